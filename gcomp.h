@@ -11081,6 +11081,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
     const gcomp__body size = gcomp__body_of(&job.form, n);
     size_t need = size.bound;
+    if (job.form.stochastic && !in->key.own) return GCOMP_INVALID_ARGUMENT;
     if (capacity < need) return GCOMP_DST_TOO_SMALL;
     /* what the tasks see */
     job.call = call;
@@ -20652,18 +20653,6 @@ GCOMP_API gcomp_key gcomp_key_make(uint64_t seed, uint64_t step, uint32_t tensor
     return key;
 }
 
-/* Are payloads of this codec made with random numbers: by its method, or by its value method? */
-static int gcomp__draws(const gcomp__method *m, const gcomp_codec *codec)
-{
-    const gcomp__method *value = codec->value ? gcomp__method_of(codec->value) : NULL;
-    gcomp__form form;
-    if (m->flags & GCOMP__DRAWS) return 1;
-    if (m->rules.form) gcomp__form_of(m, codec->param, &form);
-    else if (value) gcomp__form_of(value, codec->value_param, &form);
-    else return 0;
-    return form.stochastic;
-}
-
 /* The longest payload of n elements of a valid codec, with its header; 0: the method has no
    payloads (it exchanges sums), or the size does not fit into size_t. */
 static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
@@ -20806,8 +20795,9 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     size_t n;
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__source_of(&source, in, &n));
-    /* all encoders of payloads draw from the own key, so that errors of workers are independent */
-    if (!source.key.own && gcomp__draws(m, codec)) return GCOMP_INVALID_ARGUMENT;
+    /* all encoders of payloads draw from the own key, so that errors of workers are independent;
+       gcomp__block_encode looks for itself */
+    if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
@@ -21717,7 +21707,8 @@ struct gcomp {
     size_t world, me;      /* workers of desc.comm, and which of them this one is */
     gcomp__schedule schedule;
     const gcomp__set *set; /* the instruction set */
-    gcomp__slot *tensors;  /* stb_ds array */
+    gcomp__slot *tensors;  /* stb_ds array, of: */
+    size_t count;
     uint32_t *by_name;     /* stb_ds array: numbers of tensors, sorted by name */
     int started;           /* 1: a step was begun, and no more tensors are taken */
     gcomp_statistics stats;
@@ -21772,8 +21763,6 @@ struct gcomp {
 };
 
 /* Short names for what is asked in every loop. */
-static size_t gcomp__tensors(const gcomp *gc) { return stbds_arrlenu(gc->tensors); }
-static gcomp__slot *gcomp__tensors_end(const gcomp *gc) { return gc->tensors + gcomp__tensors(gc); }
 static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->own_bytes != 0; }
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
@@ -22772,7 +22761,7 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
    large. */
 GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
 {
-    size_t end = gcomp__tensors(gc), first; /* the bucket has tensors first .. end - 1 */
+    size_t end = gc->count, first; /* the bucket has tensors first .. end - 1 */
     memset(&gc->largest, 0, sizeof gc->largest);
     do {
         const gcomp__plan before = gc->largest;
@@ -22790,7 +22779,7 @@ GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
    lie within what gc->largest has reserved. */
 static void gcomp__place_all(gcomp *gc)
 {
-    size_t end = gcomp__tensors(gc);
+    size_t end = gc->count;
     gcomp__bucket without; /* a bucket behind the first one, as long as there is no memory for it */
     memset(&gc->plan, 0, sizeof gc->plan);
     gc->alike.known = 0;
@@ -22937,7 +22926,7 @@ static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
 static gcomp_result gcomp__reserve_floats(gcomp *gc)
 {
     if (!gc->node || gc->floats.at) return GCOMP_OK;
-    size_t bytes = gcomp__machine_bytes(gc->largest.elements, gcomp__tensors(gc));
+    size_t bytes = gcomp__machine_bytes(gc->largest.elements, gc->count);
     if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
     return gcomp__no_memory(gc, "no memory for the sums of the machine");
 }
@@ -23178,7 +23167,7 @@ static int gcomp__make_node(gcomp *gc, int prepared)
     gc->node = NULL;
     if (desc.comm.world == 1) return 1;
     gcomp_result result = gcomp_open(&gc->node, &desc);
-    for (size_t i = 0; i < gcomp__tensors(gc) && result == GCOMP_OK; i++) {
+    for (size_t i = 0; i < gc->count && result == GCOMP_OK; i++) {
         gcomp_tensor tensor;
         memset(&tensor, 0, sizeof tensor);
         tensor.name = gc->tensors[i].name;
@@ -23254,7 +23243,7 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__settle(gc);
     gcomp_close(gc->node);
     gcomp__drop_room(gc);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) gcomp__slot_release(gc, gc->tensors + i);
+    for (size_t i = 0; i < gc->count; i++) gcomp__slot_release(gc, gc->tensors + i);
     gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
     gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
     gcomp__release(&gc->memory, gc->frames, gc->frames_bytes);
@@ -23345,8 +23334,8 @@ static void gcomp__drop_last(gcomp *gc)
 {
     gcomp__slot slot = stbds_arrpop(gc->tensors);
     int found;
-    const size_t place = gcomp__name_place(gc, slot.name, &found),
-                 left = gcomp__tensors(gc) - place;
+    gc->count--;
+    const size_t place = gcomp__name_place(gc, slot.name, &found), left = gc->count - place;
     memmove(gc->by_name + place, gc->by_name + place + 1, sizeof *gc->by_name * left);
     (void)stbds_arrpop(gc->by_name);
     gcomp__slot_release(gc, &slot);
@@ -23392,7 +23381,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gc->error[0] = 0;
     if (!tensor) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "tensor is NULL");
     gcomp_result result = gcomp__slot_fits(&slot, entries, &gc->desc, &gc->schedule, tensor,
-                                           gcomp__tensors(gc) == 0, &why);
+                                           gc->count == 0, &why);
     if (result != GCOMP_OK)
         return gcomp__fail_tensor(gc, result, tensor->name ? tensor->name : "", reason);
     if (gc->started)
@@ -23428,7 +23417,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gc->tensors = tensors;
     gc->by_name = by_name;
     memcpy(slot.name, tensor->name, slot.name_bytes);
-    slot.by_address = (uint32_t)gcomp__tensors(gc); /* its number */
+    slot.by_address = (uint32_t)gc->count; /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
         slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &entries[i].codec);
     gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
@@ -23440,8 +23429,9 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     by_name[place] = slot.by_address;
     tensors[stbds_header(tensors)->length++] = slot;
     stbds_header(by_name)->length++;
+    gc->count++;
     /* the first tensor was a vector, and alone until now */
-    if (gc->tensors[0].alone && gcomp__tensors(gc) > 1) gcomp__leave_alone(gc);
+    if (gc->tensors[0].alone && gc->count > 1) gcomp__leave_alone(gc);
     return GCOMP_OK;
 }
 
@@ -23469,13 +23459,13 @@ static size_t gcomp__tensor_of(const gcomp *gc, const char *name)
 {
     int found;
     const size_t place = gcomp__name_place(gc, name, &found);
-    return found ? gc->by_name[place] : gcomp__tensors(gc);
+    return found ? gc->by_name[place] : gc->count;
 }
 
 /* A tensor by its number; NULL if there is none, or no object. */
 static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
 {
-    return gc && tensor < gcomp__tensors(gc) ? gc->tensors + tensor : NULL;
+    return gc && tensor < gc->count ? gc->tensors + tensor : NULL;
 }
 
 /* The codec is the slot's copy of the entry in use: it changes in the commit in which a schedule
@@ -23703,7 +23693,7 @@ GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer op
 static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
 {
     const char *said[8] = {NULL}; /* more than there are */
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) {
+    for (size_t i = 0; i < gc->count; i++) {
         const gcomp_codec *codec = &gc->tensors[i].codec;
         const char *warning = gcomp_warning(codec, gc->desc.optimizer);
         char text[256];
@@ -23720,7 +23710,7 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
 static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
 {
     size_t wide = 0;
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].lone &&
                 gcomp__is_none(&gc->tensors[i].codec);
     if (!wide) return;
@@ -23735,7 +23725,7 @@ static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
 {
     size_t saved = 0;
     if (gc->desc.comm.alltoallv || gc->desc.aggregate != GCOMP_AGGREGATE_AUTO) return;
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         if (gcomp__fits_ranges(&gc->desc, gc->tensors + i))
             gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, gc->tensors + i));
     if (!saved) return;
@@ -23752,7 +23742,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
-    const size_t count = gcomp__tensors(gc);
+    const size_t count = gc->count;
     const size_t world = gc->world;
     for (size_t i = 0; i < count; i++) {
         gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
@@ -23810,7 +23800,7 @@ static gcomp_result gcomp__enter(gcomp *gc, size_t tensor)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     if (!gcomp__mode_fits()) return gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
-    if (tensor < gcomp__tensors(gc)) return GCOMP_OK;
+    if (tensor < gc->count) return GCOMP_OK;
     return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
 }
 
@@ -23881,7 +23871,7 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
    Buffers are large enough for every entry of every list: nothing is allocated. */
 static void gcomp__switch_all(gcomp *gc)
 {
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         if (slot->next == slot->entry) continue;
         gcomp__switch(slot, slot->next);
         gc->stats.switches++;
@@ -23899,7 +23889,7 @@ static void gcomp__begin_pace(gcomp *gc, size_t entry, size_t begun, uint32_t ep
     gc->pace.begun = gc->pace.partial = begun;
     gc->pace.epoch = epoch;
     gc->pace.rate = rate;
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         slot->norm = 0;
         if (slot->epoch_sum) memset(slot->epoch_sum, 0, 4 * slot->epoch_floats);
     }
@@ -23948,7 +23938,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     gc->error[0] = 0;
     gcomp__leave_step(gc);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) {
+    for (size_t i = 0; i < gc->count; i++) {
         gcomp__forget(gc->tensors + i);
         gc->tensors[i].next = 0;
         gc->tensors[i].steps = step;
@@ -24122,24 +24112,19 @@ static void gcomp__decay_chunk(void *arg, size_t chunk)
     for (size_t i = begin; i < end; i++) job->residual[i] *= job->decay;
 }
 
-/* Multiplies a residual, as the method has it, by its decay: where there is one, these are
-   floats. */
-static void gcomp__decay(const gcomp *gc, const gcomp__slot *slot, gcomp__residual residual)
+/* After a commit: what gcomp__open_residual gave is multiplied by its decay, where it is floats if
+   there is one, and goes back. */
+static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
+                                  gcomp__residual residual, uint64_t number)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
     gcomp__decay_job job;
     job.residual = residual.floats;
     job.decay = gcomp__decay_of(gc, slot);
     job.n = slot->n;
-    if (job.residual && job.decay != 1.0f)
+    if (job.residual && job.decay != 1.0f) {
+        const gcomp__call call = gcomp__call_in(gc, slot->method);
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
-}
-
-/* After a commit: what gcomp__open_residual gave decays and goes back. */
-static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
-                                  gcomp__residual residual, uint64_t number)
-{
-    gcomp__decay(gc, slot, residual);
+    }
     if (gcomp__unpacks(gc, slot))
         gcomp__convert_residual(gc, slot, gcomp__pack_chunk,
                                 gcomp__keep_words(gc, slot, number));
@@ -25094,7 +25079,7 @@ static unsigned gcomp__accordion(gcomp *gc)
     size_t all = pace->entry; /* scope=model: the entry of all tensors */
     int changes = 0; /* scope=tensor: does any tensor move? */
     pace->squares = 0;
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         slot->next = slot->entry;
         if (!slot->epoch_sum) continue;
         if (over) {
@@ -25128,14 +25113,14 @@ static unsigned gcomp__decide(gcomp *gc)
 static uint32_t gcomp__crc_decisions(const gcomp *gc, const uint8_t *entries)
 {
     return (gcomp__common(gc->set)->crc)(gcomp__crc_number(gc, 0, gc->step), entries,
-                                         gcomp__tensors(gc));
+                                         gc->count);
 }
 
 /* Writes the entries behind the frame; workers other than rank 0 send none.
      mem.decisions   | entry of tensor 0, 1, ... (a byte each) | CRC-32C | */
 static void gcomp__put_decisions(gcomp *gc)
 {
-    const size_t count = gcomp__tensors(gc);
+    const size_t count = gc->count;
     uint8_t *to = gc->mem.decisions;
     memset(to, 0, gcomp__decision_bytes(count));
     for (size_t i = 0; i < count && gc->desc.comm.rank == 0; i++)
@@ -25147,7 +25132,7 @@ static void gcomp__put_decisions(gcomp *gc)
    the end of the bucket, and no tensor has moved. */
 static void gcomp__take_decisions(gcomp *gc)
 {
-    const size_t count = gcomp__tensors(gc);
+    const size_t count = gc->count;
     const uint8_t *from = gc->mem.decisions + gcomp__decision_bytes(count);
     /* damaged, or no entry */
     int wrong = gcomp__get32(from + count) != gcomp__crc_decisions(gc, from);
@@ -25192,7 +25177,7 @@ static void gcomp__close_epoch(gcomp *gc)
         gc->pace.known = 1;
         gc->pace.norm = gcomp__norm_before(gc->pace.squares);
     }
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         if (!slot->epoch_sum) continue;
         if (whole) slot->norm = gcomp__norm_before(slot->squares);
         memset(slot->epoch_sum, 0, 4 * slot->n);
@@ -25208,7 +25193,7 @@ static void gcomp__keep_pace(gcomp *gc)
     if (gc->decided) {
         if (gc->decided != GCOMP__BY_TENSOR) {
             pace->entry = gc->decided - 1;
-            for (size_t i = 0; i < gcomp__tensors(gc); i++)
+            for (size_t i = 0; i < gc->count; i++)
                 if (gc->tensors[i].entries) gc->tensors[i].next = pace->entry;
         }
         gcomp__switch_all(gc);
@@ -25329,7 +25314,7 @@ static void gcomp__sort_addresses(gcomp__slot *t, size_t count)
 static gcomp_result gcomp__need_apart(gcomp *gc)
 {
     gcomp__slot *const t = gc->tensors;
-    const size_t count = gcomp__tensors(gc);
+    const size_t count = gc->count;
     size_t sorted = 1; /* how many stand in order */
     while (sorted < count && gcomp__address(t, sorted - 1) <= gcomp__address(t, sorted)) sorted++;
     if (sorted < count) gcomp__sort_addresses(t, count);
@@ -25428,7 +25413,7 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
 {
     gcomp__alike *a = &gc->alike;
     memset(a, 0, sizeof *a);
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         a->tensors = gcomp__crc_shape(gc, a->tensors, slot);
         a->tensors = gcomp__crc_number(gc, a->tensors, (uint64_t)slot->dtype);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
@@ -25461,7 +25446,7 @@ static void gcomp__begin_frames(gcomp *gc)
     gcomp__put64(f + GCOMP__AT_STEP, gc->step);
     gcomp__put32(f + GCOMP__AT_TENSORS, gc->alike.tensors);
     gcomp__put32(f + GCOMP__AT_CODECS, gc->alike.codecs);
-    gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gcomp__tensors(gc));
+    gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gc->count);
     gcomp__put32(f + GCOMP__AT_OPTIONS, gc->alike.options);
     gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
     gcomp__put32(f + GCOMP__AT_TOLD, (gcomp__common(gc->set)->crc)(0, bytes, sizeof bytes));
@@ -25742,7 +25727,7 @@ static size_t gcomp__items(const gcomp *gc)
 {
     if (gc->difference.field == GCOMP__OPTIONS_DIFFER) return GCOMP__OPTION_COUNT;
     if (gc->difference.field == GCOMP__TOLD_DIFFERS) return GCOMP__TOLD_COUNT;
-    return gcomp__tensors(gc);
+    return gc->count;
 }
 
 /* "desc.seed 5" */
@@ -25910,7 +25895,7 @@ static void gcomp__place_sums(gcomp *gc)
 {
     size_t sums[3][GCOMP__KINDS]; /* elements so far */
     memset(sums, 0, sizeof sums);
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         const gcomp__sums *row = gcomp__step_method(slot)->sums;
         const int odd = gcomp__is_odd(slot);
         for (int round = 0; round < 3; round++) {
@@ -25953,7 +25938,7 @@ static float gcomp__weight_of(const gcomp_step *step, int world)
 static gcomp_result gcomp__need_epochs(gcomp *gc)
 {
     const int rule = gc->schedule.rule;
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
             const gcomp__method *m = slot->entries ? slot->entries[e].method : slot->method;
             if ((slot->entries ? slot->entries[e].flags : slot->flags) & GCOMP__BY_EPOCHS)
@@ -26015,7 +26000,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->trial = GCOMP__NO_TRIAL;
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
     gcomp__take_step(gc, step);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) {
+    for (size_t i = 0; i < gc->count; i++) {
         gc->tensors[i].ready = 0;
         gc->tensors[i].grad = NULL;
     }
@@ -26151,7 +26136,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (gc->phase == GCOMP__IDLE || (gc->local_error == GCOMP_OK && gc->late_error == GCOMP_OK))
         gc->error[0] = 0; /* else the sentence of that error is still needed */
-    if (tensor >= gcomp__tensors(gc))
+    if (tensor >= gc->count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
     if (gc->phase == GCOMP__IDLE)
         return gcomp__fail(gc, GCOMP_WRONG_STATE,
@@ -26675,7 +26660,7 @@ static int gcomp__ask_details(gcomp *gc, gcomp_request *request)
    Only rank 0 sends bytes: sizes[0] is their number, the others are 0. */
 static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
 {
-    const size_t bytes = gcomp__decision_bytes(gcomp__tensors(gc));
+    const size_t bytes = gcomp__decision_bytes(gc->count);
     gcomp__put_decisions(gc);
     gcomp__all_sizes(gc, gc->sizes, 0);
     gc->sizes[0] = bytes;
@@ -27147,12 +27132,12 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     const gcomp_comm *comm = &gc->desc.comm;
     if (comm->world == 1 || comm->start) return GCOMP_OK;
-    for (size_t i = 0; i < gcomp__tensors(gc) && !comm->alltoallv; i++)
+    for (size_t i = 0; i < gc->count && !comm->alltoallv; i++)
         if (gcomp__may_use_shards(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.alltoallv is NULL, but desc.aggregate is "
                                       "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
-    for (size_t i = 0; i < gcomp__tensors(gc) && !comm->allreduce; i++)
+    for (size_t i = 0; i < gc->count && !comm->allreduce; i++)
         if (gcomp__may_sum(gc, gc->tensors + i))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.allreduce is NULL, but its codec exchanges sums");
@@ -27293,7 +27278,7 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
     int all; /* 1: everything is communicated */
     GCOMP__TRY(gcomp__need_step(gc));
     /* a tensor that is not ready would be waited for without end */
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         if (!gc->tensors[i].ready)
             return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, gc->tensors[i].name,
                                       "it is not ready yet");
@@ -27326,7 +27311,7 @@ static size_t gcomp__flat_elements(const gcomp *gc, void *const *grads, size_t i
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat,
                                        const gcomp_step *step, gcomp_result before, const char *why)
 {
-    size_t end = gcomp__tensors(gc), first; /* the bucket at hand has tensors first .. end - 1 */
+    size_t end = gc->count, first; /* the bucket at hand has tensors first .. end - 1 */
     GCOMP__TRY(gcomp__begin(gc, step));
     if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
     /* with NaN or Inf this worker's frame is compared as any other, also in what it skips */
@@ -27384,7 +27369,7 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
 {
     const uint64_t mode = gcomp__fp_enter();
     float *const floats = (float *)(void *)gc->floats.at, *own = floats;
-    for (size_t i = 0; i < gcomp__tensors(gc); own += gcomp__flat_elements(gc, grads, i++)) {
+    for (size_t i = 0; i < gc->count; own += gcomp__flat_elements(gc, grads, i++)) {
         const gcomp__slot *slot = gc->tensors + i;
         void *grad = flat ? (void *)(flat + (own - floats)) : grads[i];
         if (!grad) continue;
@@ -27400,7 +27385,7 @@ static void gcomp__copy_gradients(gcomp *gc, void *const *grads, float *flat, in
 static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, size_t entries)
 {
     uint32_t codecs = gcomp__crc_schedule(gc, 0);
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         codecs = gcomp__crc_number(gc, codecs, gc->tensors[i].codecs_digest);
     memcpy(to, "GCN2", 4);
     gcomp__put32(to + 4, (uint32_t)-(int)result);
@@ -27466,7 +27451,7 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
     static const char damaged[] = "node: what its first worker sent with the means arrived damaged";
     static const char nans[] = "node: the means of its first worker arrived with NaN or Inf";
     const gcomp_comm *node = &gc->desc.node;
-    const size_t count = gcomp__tensors(gc), bytes = GCOMP__WORD + count;
+    const size_t count = gc->count, bytes = GCOMP__WORD + count;
     size_t n = 0; /* elements of all tensors that are not skipped: the same on all workers */
     for (size_t i = 0; i < count; i++) n += gcomp__flat_elements(gc, grads, i);
     /* the word as floats, a byte in each; the word itself, which lies in the same place */
@@ -27520,7 +27505,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     float *sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
     /* here, since gc->node gets copies, which lie apart */
     if (result == GCOMP_OK && !flat) {
-        for (size_t i = 0; i < gcomp__tensors(gc); i++) gc->tensors[i].grad = grads[i];
+        for (size_t i = 0; i < gc->count; i++) gc->tensors[i].grad = grads[i];
         result = gcomp__need_apart(gc);
     }
     if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
@@ -27561,7 +27546,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
    something else. */
 static gcomp_result gcomp__need_floats(gcomp *gc)
 {
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         if (gc->tensors[i].dtype != GCOMP_F32)
             return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
                                       "its dtype is not GCOMP_F32: use gcomp_exchange");
@@ -27725,7 +27710,7 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
         gcomp__pass_size(p, &pace->known, 2); /* 0 or 1 */
         gcomp__pass_size(p, &pace->partial, 2);
         gcomp__pass_double(p, &pace->norm);
-        for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+        for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
             if (!slot->entries) continue;
             gcomp__pass_double(p, &slot->norm);
             gcomp__pass_floats(p, slot->epoch_sum, slot->n);
@@ -27762,7 +27747,7 @@ static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
 static size_t gcomp__records_bytes(const gcomp *gc)
 {
     size_t bytes = 0;
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
         bytes += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
     return bytes;
 }
@@ -27806,7 +27791,7 @@ static size_t gcomp__save_bytes(const gcomp *gc)
 {
     size_t bytes = GCOMP__SAVE_HEADER + gcomp__records_bytes(gc) +
                    (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
         bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
     return bytes + gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
 }
@@ -27862,11 +27847,11 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + GCOMP__SAVE_RANK, (uint32_t)gc->desc.comm.rank);
     gcomp__put32(s + GCOMP__SAVE_WORLD, (uint32_t)gc->desc.comm.world);
     gcomp__put32(s + GCOMP__SAVE_MEANS, gc->mean_digest);
-    gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gcomp__tensors(gc));
+    gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gc->count);
     gcomp__put32(s + GCOMP__SAVE_SCHEDULE, gcomp__crc_schedule(gc, 0));
     gcomp__put64(s + GCOMP__SAVE_RECORDS, gcomp__records_bytes(gc));
     uint8_t *at = s + GCOMP__SAVE_HEADER;
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) at = gcomp__put_record(gc->tensors + i, at);
+    for (size_t i = 0; i < gc->count; i++) at = gcomp__put_record(gc->tensors + i, at);
     if (gc->schedule.rule >= 0) { /* what all workers know of the schedule */
         gcomp__put32(at, (uint32_t)gc->pace.entry);
         gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
@@ -27874,7 +27859,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         gcomp__put_float(at + 12, gc->pace.rate);
         at += GCOMP__SAVE_PACE;
     }
-    for (size_t i = 0; i < gcomp__tensors(gc); i++) {
+    for (size_t i = 0; i < gc->count; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         /* bytes behind the state of the codec in use, for which another entry would have a use */
         const size_t spare = 4 * (slot->state_room - slot->state_floats);
@@ -28064,7 +28049,7 @@ GCOMP__NOINLINE gcomp__found gcomp__compare_record(const gcomp__slot *slot, cons
 static gcomp_result gcomp__need_alike(gcomp *gc, size_t w, size_t i, const gcomp__record *r,
                                       const char *why)
 {
-    if (i >= gcomp__tensors(gc)) return GCOMP_OK; /* the count is compared behind the records */
+    if (i >= gc->count) return GCOMP_OK; /* the count is compared behind the records */
     if (strcmp(r->name, gc->tensors[i].name))
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it has %t where this object has "
                                                          "%t", (uint64_t)w, r->name,
@@ -28079,7 +28064,7 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
                                                  size_t *end, int *whole)
 {
     char sentence[GCOMP__SENTENCE];
-    const size_t count = gcomp__get32(s + GCOMP__SAVE_TENSORS), own = gcomp__tensors(gc);
+    const size_t count = gcomp__get32(s + GCOMP__SAVE_TENSORS), own = gc->count;
     const size_t pace_at = gcomp__save_pace_at(s);
     size_t at = GCOMP__SAVE_HEADER, floats = gcomp__save_floats_at(gc, s);
     gcomp__record r;
@@ -28129,7 +28114,7 @@ static int gcomp__schedule_fits(gcomp *gc, const uint8_t *s, size_t lead_at, int
     const uint32_t epoch = gcomp__get32(at + 8), rate = gcomp__get32(at + 12); /* bits of a float */
     int fits = entry < (gcomp__by_tensor(gc) ? 1 : gc->schedule.entries) && begun <= 1;
     fits &= rate < 0x7f800000u && (begun || (!epoch && !rate));
-    for (size_t i = 0; i < gcomp__tensors(gc) && !gcomp__by_tensor(gc); i++) {
+    for (size_t i = 0; i < gc->count && !gcomp__by_tensor(gc); i++) {
         const gcomp__slot *slot = gc->tensors + i;
         if (slot->entries && slot->found.record && slot->found.codecs)
             fits &= gcomp__record_of(slot, s).entry == entry;
@@ -28163,7 +28148,7 @@ static int gcomp__residual_fits(unsigned stored, const uint8_t *at, size_t n)
    save. */
 static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t *s)
 {
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         if (!slot->found.record) continue;
         const gcomp__record r = gcomp__record_of(slot, s);
         const uint8_t *at = s + slot->found.floats;
@@ -28274,7 +28259,7 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
 {
     char sentence[GCOMP__CODECS_TEXT];
     gcomp__record r;
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
         if (!slot->found.record) {
             gcomp__say_with(t, "%s: the save does not have it: it begins empty\n", slot->name);
@@ -28287,7 +28272,7 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
     const size_t end = gcomp__save_pace_at(s);
     for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
         (void)gcomp__read_record(&r, s + at, end - at);
-        if (gcomp__tensor_of(gc, r.name) == gcomp__tensors(gc))
+        if (gcomp__tensor_of(gc, r.name) == gc->count)
             gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
     }
     if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
@@ -28378,7 +28363,7 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
                                        int shared)
 {
     uint64_t mode = gcomp__fp_enter();
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         if (!slot->found.record) continue;
         const gcomp__record r = gcomp__record_of(slot, (const uint8_t *)saves[0]);
         /* floats of the state that all workers share */
@@ -28400,7 +28385,7 @@ static void gcomp__take_entries(gcomp *gc, const uint8_t *s)
     const uint64_t switches = gc->stats.switches; /* a load is no switch */
     const int paced = gc->schedule.rule >= 0;
     const uint8_t *at = s + gcomp__save_pace_at(s);
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         slot->next = paced && slot->entries ? gcomp__get32(at) : 0;
         slot->steps = gcomp__get64(s + GCOMP__SAVE_STEP);
         if (!slot->found.record) continue;
@@ -28410,7 +28395,7 @@ static void gcomp__take_entries(gcomp *gc, const uint8_t *s)
     }
     gcomp__switch_all(gc);
     gc->stats.switches = switches; /* it counts those of steps */
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
         gcomp__forget(slot);
     if (paced)
         gcomp__begin_pace(gc, gcomp__get32(at), gcomp__get32(at + 4), gcomp__get32(at + 8),
@@ -28504,7 +28489,7 @@ GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t lengt
     int whole;
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__check_save(gc, 0, save, length, 0, &whole));
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++)
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
         if (gcomp__record_of(slot, s).entry != slot->entry)
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, slot,
                                     "it is at another codec of the list there");
@@ -28560,7 +28545,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 {
     uint64_t mode = gcomp__fp_enter();
     const double factor = (double)world / (double)before; /* V / W */
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc) && world != before;
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
         /* a mean over senders is not divided by the world */
@@ -28584,7 +28569,7 @@ GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
         gcomp_result result = gcomp__transport_suits(d, codec, rounds, &flags, &why);
         if (result != GCOMP_OK) return gcomp__fail(gc, result, reason);
     }
-    for (const gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
             const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->codec;
             gcomp_result result = gcomp__transport_suits(d, codec, rounds, &flags, &why);
@@ -28612,7 +28597,7 @@ static void *gcomp__hold_bytes(gcomp *gc, void *at, size_t bytes, int wanted, in
      epoch_sum        rank 0               rank 0                       no */
 static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
 {
-    for (gcomp__slot *slot = gc->tensors; slot < gcomp__tensors_end(gc); slot++) {
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         const int sums =
             gc->schedule.rule == GCOMP__ACCORDION && slot->entries && gcomp__leads(desc);
         unsigned flags = slot->flags; /* the flags of all codecs of its list together */
@@ -28699,7 +28684,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     if (gc->desc.node.rank && !next.desc.node.rank) next.needs_state = gc->started || gc->step;
     *gc = next;
     gc->tried = 0; /* it is another transport */
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         gc->tensors[i].next = gc->tensors[i].entry;
     gcomp__switch_all(gc); /* tensors take their places for these workers */
     if (leads != led)
@@ -28738,7 +28723,7 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     uint64_t mode = gcomp__fp_enter();
     *stats = gc->stats;
     if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
-    for (size_t i = 0; i < gcomp__tensors(gc); i++)
+    for (size_t i = 0; i < gc->count; i++)
         if (gcomp__has_residual(gc->tensors + i))
             squares += gcomp__residual_squares(gc, gc->tensors[i].residual, 0, gc->tensors[i].n);
     stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
