@@ -1590,9 +1590,8 @@ GCOMP_API const char *gcomp_method_name(size_t i);
    for each chunk. GCOMP_SCRATCH(n) is enough for all of this. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch);
 
-
 /* Encodes p = scale * grad + residual into a payload.
-     payload[capacity]  out  gcomp_bound(codec, n) bytes always suffice
+     payload[capacity]  out  as many bytes as gcomp_bound says always suffice
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
    its indices have 32 bits; and where a method that uses random numbers gets no key: with one key

@@ -153,6 +153,7 @@ static void test_wrong_arguments_change_nothing(void)
         CHECK(gcomp_convert(y, GCOMP_F32, NULL, dtype, 1, NULL) == GCOMP_INVALID_ARGUMENT);
         CHECK(gcomp_convert(NULL, dtype, x, GCOMP_F32, 1, NULL) == GCOMP_INVALID_ARGUMENT);
         CHECK(gcomp_convert(h, dtype, NULL, GCOMP_F32, 1, NULL) == GCOMP_INVALID_ARGUMENT);
+        if (dtype != GCOMP_F32) CHECK(gcomp_convert(h, GCOMP_F16, h, GCOMP_BF16, 1, NULL) == GCOMP_INVALID_ARGUMENT);
         CHECK(gcomp_convert(NULL, GCOMP_F32, NULL, dtype, 0, NULL) == GCOMP_OK);
         CHECK(gcomp_convert(NULL, dtype, NULL, GCOMP_F32, 0, NULL) == GCOMP_OK);
         CHECK(gcomp_convert(y, GCOMP_F32, h, dtype, 4, &exec) == GCOMP_ISA_UNAVAILABLE);

@@ -230,7 +230,7 @@ static void test_two_levels_give_the_mean_of_all_workers(void)
         tensor.codec = c ? "topk:density=1" : "none";
         CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
         for (size_t i = 0; i < N; i++) grad[i] = (float)((i % 7 + 1) * (size_t)(mpi.rank + 1) * 4);
-        float *grads[1] = {grad};
+        void *grads[1] = {grad};
         CHECK(gcomp_exchange(gc, grads, &step) == GCOMP_OK && gcomp_step_number(gc) == 1);
         for (size_t i = 0; i < N; i++)
             wrong += fabsf(grad[i] - (float)((i % 7 + 1) * (size_t)(mpi.world + 1) * 2)) > 1e-4f * grad[i];

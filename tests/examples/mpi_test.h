@@ -22,6 +22,12 @@ static int count, failed;
         if (!(condition) && wrong++ < 10) printf("# rank %d: %s:%d: %s\n", mpi.rank, __FILE__, __LINE__, #condition); \
     } while (0)
 
+static inline const float *tensor_residual(const gcomp *gc, size_t tensor)
+{
+    gcomp_tensor_info info;
+    return gcomp_tensor_get(gc, tensor, &info) == GCOMP_OK ? info.residual : NULL;
+}
+
 static void run(void (*function)(void), const char *name)
 {
     int all = 0;

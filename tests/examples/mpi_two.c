@@ -81,7 +81,7 @@ static void test_integers_add_and_the_largest_float_wins(void)
 
 static void test_none_gives_the_mean(void)
 {
-    float *grads[1] = {grad};
+    void *grads[1] = {grad};
     gcomp *gc = open_one("none", 1, GCOMP_AGGREGATE_AUTO);
     for (int step = 0; step < 3; step++) {
         size_t bad = 0;
@@ -97,7 +97,7 @@ static void test_none_gives_the_mean(void)
 static void test_sign_gives_the_mean_of_scaled_signs(void)
 {
     for (int with = 0; with < 2; with++) {
-        float *grads[1] = {grad};
+        void *grads[1] = {grad};
         gcomp *gc = open_one("sign:block=tensor", with, GCOMP_AGGREGATE_AUTO);
         double scale[2] = {0, 0};
         size_t bad = 0;
@@ -124,7 +124,7 @@ static void test_sign_gives_the_mean_of_scaled_signs(void)
    and stay in the residual. */
 static void test_topk_gives_the_largest_of_both(void)
 {
-    float *grads[1] = {grad};
+    void *grads[1] = {grad};
     gcomp *gc = open_one("topk:density=0.01", 1, GCOMP_AGGREGATE_AUTO);
     size_t bad = 0;
     for (size_t i = 0; i < N; i++) grad[i] = i % 100 == (size_t)(50 * mpi.rank) ? 1000.0f + (float)i : 0.25f;
@@ -146,7 +146,7 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
     for (size_t c = 0; c < 2; c++) {
         static float first[N], rest[N];
         for (int way = 1; way <= 2; way++) {
-            float *grads[1] = {grad};
+            void *grads[1] = {grad};
             gcomp *gc = open_one(codecs[c], 1, (gcomp_aggregate)way); /* GATHER, SHARDS */
             for (int step = 0; step < 3; step++) {
                 fill(step);
@@ -164,7 +164,7 @@ static void test_topk_by_ranges_gives_the_bits_of_the_gather(void)
    before. */
 static void test_powersgd_loses_nothing_and_ends_equal(void)
 {
-    float *grads[1] = {grad};
+    void *grads[1] = {grad};
     gcomp *gc = open_one("powersgd:rank=2", 1, GCOMP_AGGREGATE_AUTO);
     for (int step = 0; step < 4; step++) {
         const float *e = tensor_residual(gc, 0);
@@ -184,7 +184,7 @@ static void test_powersgd_loses_nothing_and_ends_equal(void)
 /* The mean of two matrices of rank 1 has rank 2. */
 static void test_powersgd_recovers_a_mean_of_rank_two(void)
 {
-    float *grads[1] = {grad};
+    void *grads[1] = {grad};
     gcomp *gc = NULL;
     gcomp_desc desc;
     gcomp_tensor tensor;
@@ -251,7 +251,7 @@ static void test_overlap_gives_the_bits_of_blocking(void)
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
         gcomp *whole = open_layers(&mpi, codecs[c]), *cut = open_layers(&with, codecs[c]);
         for (int step = 0; step < 2; step++) {
-            float *grads[LAYERS];
+            void *grads[LAYERS];
             for (int l = 0; l < LAYERS; l++) {
                 grads[l] = a[l];
                 for (size_t i = 0; i < N; i++) a[l][i] = b[l][i] = sinf((float)i * 0.7f + known(mpi.rank, step, i + (size_t)l));
@@ -277,7 +277,7 @@ static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
 {
     static const char *const codecs[] = {"none", "sign", "topk", "powersgd:rank=2"};
     for (size_t c = 0; c < 4; c++) {
-        float *grads[1] = {grad};
+        void *grads[1] = {grad};
         gcomp *gc = open_one(codecs[c], 1, GCOMP_AGGREGATE_AUTO);
         fill(0);
         if (mpi.rank == 1) grad[77] = NAN;
@@ -293,7 +293,7 @@ static void test_a_gradient_that_is_not_finite_on_one_rank_stops_both(void)
 
 static void test_ranks_with_other_codecs_are_told(void)
 {
-    float *grads[1] = {grad};
+    void *grads[1] = {grad};
     gcomp *gc = open_one(mpi.rank ? "topk" : "sign", 1, GCOMP_AGGREGATE_AUTO);
     fill(0);
     memcpy(before, grad, sizeof grad);

@@ -82,7 +82,7 @@ layouts() {
 import json, sys
 all = json.load(open(sys.argv[1]))
 assert all["structs"]["gcomp_key"] == {"size": 16, "fields": {"shared": {"offset": 0, "size": 8}, "own": {"offset": 8, "size": 8}}}
-assert len(all["structs"]) == 14 and all["constants"]["GCOMP_BF16"] == 2 and all["constants"]["GCOMP_OK"] == 0
+assert len(all["structs"]) == 16 and all["constants"]["GCOMP_BF16"] == 2 and all["constants"]["GCOMP_OK"] == 0
 assert all["constants"]["GCOMP_NOT_FINITE"] < 0, all' "$work/layouts.json"
 }
 try "layouts and constants as JSON" layouts

@@ -382,7 +382,7 @@ static int body_dies(gcomp_sockets *s, told *t)
             }
             _exit(3); /* not reached */
         }
-        result = exchange_floats(m.gc, m.grads, NULL);
+        result = gcomp_exchange(m.gc, m.grads, NULL);
         t->took = gcomp_sockets_now() - from;
         t->steps += result == GCOMP_OK;
     }
@@ -397,7 +397,7 @@ static int body_dies(gcomp_sockets *s, told *t)
     t->wrong += open_as(&fewer, s->rank - (s->rank > victim), s->world - 1) != 0;
     if (fewer) {
         comm = gcomp_sockets_comm(fewer);
-        t->wrong += gcomp_regroup(m.gc, &comm, NULL) != GCOMP_OK || exchange_floats(m.gc, m.grads, NULL) != GCOMP_OK;
+        t->wrong += gcomp_regroup(m.gc, &comm, NULL) != GCOMP_OK || gcomp_exchange(m.gc, m.grads, NULL) != GCOMP_OK;
         memcpy(m.weight, m.weight_gradient, sizeof m.weight);
         memcpy(m.bias, m.bias_gradient, sizeof m.bias);
         t->digest = digest_of(&m);

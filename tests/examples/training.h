@@ -27,7 +27,7 @@ enum { TRAINED = sizeof trained / sizeof *trained };
 typedef struct model {
     gcomp *gc;
     float weight[ROWS * COLS], bias[BIAS], weight_gradient[ROWS * COLS], bias_gradient[BIAS];
-    float *grads[2];
+    void *grads[2];
 } model;
 
 static gcomp_result open_model(model *m, const gcomp_comm *comm)
@@ -78,7 +78,7 @@ static int train(const gcomp_comm *comm, uint64_t *digest)
     gcomp_result result = m ? open_model(m, comm) : GCOMP_OUT_OF_MEMORY;
     for (int step = 0; step < STEPS && result == GCOMP_OK; step++) {
         make_gradients(m, comm->rank, step);
-        result = exchange_floats(m->gc, m->grads, NULL);
+        result = gcomp_exchange(m->gc, m->grads, NULL);
         for (size_t i = 0; i < ROWS * COLS; i++) m->weight[i] -= 0.1f * m->weight_gradient[i];
         for (size_t i = 0; i < BIAS; i++) m->bias[i] -= 0.1f * m->bias_gradient[i];
     }
