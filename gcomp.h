@@ -3700,9 +3700,9 @@ enum {
     GCOMP__COLUMNS = 2048, /* the state is columns: another codec of the list goes on with them */
     GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
     GCOMP__FIXED_SIZES = 8192, /* decoded sizes are fixed: AUTO quantises no means with them */
-    GCOMP__DECAYS = 16384, /* the residual decays by the codec's third parameter, not by the desc */
     GCOMP__DRAWS = 32768, /* payloads need random numbers; block methods: see form.stochastic */
-    GCOMP__WAITS = 65536  /* a block method that sends nothing of an element below a threshold */
+    GCOMP__WAITS = 65536, /* a block method that sends nothing of an element below a threshold */
+    GCOMP__AS_FLOATS = 131072 /* each element is sent as a float, and nothing is lost */
 };
 
 enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
@@ -3991,6 +3991,8 @@ typedef struct gcomp__method_rules {
     const char *(*misfit)(const gcomp_codec *codec, size_t world);
     /* NULL, or why these parameters do not go together; values 1: or not in a value method */
     const char *(*refuse)(const double *param, int values);
+    /* NULL, or what a commit multiplies the residual by, in place of desc.decay */
+    float (*decay)(const gcomp_codec *codec);
 } gcomp__method_rules;
 
 /* The row of a method. */
@@ -11783,7 +11785,7 @@ static void gcomp__none_form(const double *param, gcomp__form *form)
 static const gcomp__sums gcomp__none_sums = {
     {GCOMP__SUM}, gcomp__whole_sum_count, NULL, NULL, NULL, gcomp__none_make, gcomp__none_commit};
 static const gcomp__method gcomp__row_none = {
-    "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES,
+    "none", 1, GCOMP__CONSERVES_ELEMENT | GCOMP__IDEMPOTENT | GCOMP__VALUES | GCOMP__AS_FLOATS,
     {{NULL}},
     GCOMP__KERNELS(none), &gcomp__block_payload, GCOMP__SUMS_OF(none), {gcomp__none_form}};
 #endif
@@ -15673,7 +15675,8 @@ static gcomp_result gcomp__nonzero_select(const gcomp__call *call, const gcomp_c
 static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
-    if (codec->value == gcomp__row_none.wire) *flags &= ~(unsigned)GCOMP__FEEDBACK;
+    if (gcomp__method_of(codec->value)->flags & GCOMP__AS_FLOATS)
+        *flags &= ~(unsigned)GCOMP__FEEDBACK;
 }
 
 static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__nonzero_select};
@@ -16059,8 +16062,8 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
 static void gcomp__wangni_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
-    if (codec->value != gcomp__row_none.wire)
-        *flags &= gcomp__method_of(codec->value)->flags | ~(unsigned)GCOMP__UNBIASED;
+    const unsigned of_value = gcomp__method_of(codec->value)->flags;
+    if (!(of_value & GCOMP__AS_FLOATS)) *flags &= of_value | ~(unsigned)GCOMP__UNBIASED;
 }
 
 static const gcomp__selector gcomp__wangni_selector = {gcomp__wangni_most, gcomp__wangni_select};
@@ -17288,12 +17291,14 @@ static const char *gcomp__dct_before_adam(const gcomp_codec *codec)
            "sign, without Adam";
 }
 
+static float gcomp__dct_decay(const gcomp_codec *codec) { return (float)codec->param[2]; }
+
 static const gcomp__method gcomp__row_dct = {
-    "dct", 38, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS | GCOMP__DECAYS,
+    "dct", 38, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__COUNT("top", 32, 1, 4096, 0), GCOMP__COUNT("chunk", 64, 1, 64, 0),
      GCOMP__NUMBER("decay", 0.999, 0, 1, 0)},
     GCOMP__KERNELS(dct), &gcomp__dct_payload, &gcomp__gathered,
-    {NULL, NULL, gcomp__dct_before_adam}};
+    {NULL, NULL, gcomp__dct_before_adam, NULL, NULL, NULL, gcomp__dct_decay}};
 #endif
 
 /* >>method randomk: k = density * n elements S, drawn anew in each step, the same on all workers:
@@ -20138,11 +20143,22 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef GCOMP__PASS_IS
 #undef GCOMP__PASS_ISA
 
-/* The rows of all methods in this build, and NULL; none is always there. */
-#define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, &gcomp__row_##name,)
-static const gcomp__method *const gcomp__methods[] = {&gcomp__row_none,
+/* The rows of all methods in this build, and NULL. The first one is always there: it sends floats
+   as they are (GCOMP__AS_FLOATS). */
+#define GCOMP__ROW(name) &gcomp__row_##name,
+#define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, GCOMP__ROW(name))
+static const gcomp__method *const gcomp__methods[] = {GCOMP__ROW(none)
                                                       GCOMP__METHODS(GCOMP__ROW_OF) NULL};
 #undef GCOMP__ROW_OF
+#undef GCOMP__ROW
+
+static const gcomp__method *gcomp__as_floats(void) { return gcomp__methods[0]; }
+
+/* Are the values of this codec of a sparse method sent as floats? */
+static int gcomp__values_as_floats(const gcomp_codec *codec)
+{
+    return codec->value == gcomp__as_floats()->wire;
+}
 
 /* The row of the method with this number in payloads; NULL: this build has no such method. */
 static const gcomp__method *gcomp__method_of(unsigned wire)
@@ -20499,7 +20515,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_codec(gcomp_codec *codec, const char *
     gcomp_codec made;
     memset(&made, 0, sizeof made);
     GCOMP__TRY(gcomp__parse_method(&method, text, made.param, why));
-    if (method->flags & GCOMP__SELECTS) value = &gcomp__row_none; /* unless a plus follows */
+    if (method->flags & GCOMP__SELECTS) value = gcomp__as_floats(); /* unless a plus follows */
     if (**text == '+') {
         ++*text;
         if (!value)
@@ -20601,7 +20617,7 @@ GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t
     if (!m) return 0;
     uint64_t mode = gcomp__fp_enter();
     gcomp__say_method(&t, m, codec->param);
-    if (m->flags & GCOMP__SELECTS && codec->value != gcomp__row_none.wire) {
+    if (m->flags & GCOMP__SELECTS && !gcomp__values_as_floats(codec)) {
         gcomp__say_char(&t, '+');
         gcomp__say_method(&t, gcomp__method_of(codec->value), codec->value_param);
     }
@@ -21377,13 +21393,13 @@ static gcomp_codec gcomp__none_codec(void)
 {
     gcomp_codec none;
     memset(&none, 0, sizeof none);
-    none.method = gcomp__row_none.wire;
+    none.method = gcomp__as_floats()->wire;
     return none;
 }
 
 static int gcomp__is_none(const gcomp_codec *codec)
 {
-    return codec->method == gcomp__row_none.wire;
+    return codec->method == gcomp__as_floats()->wire;
 }
 
 /* A warm-up of one codec gets a list. A codec with a density begins with larger densities; another
@@ -22153,7 +22169,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     if (m->sums->gains && !(m->sums->gains)(codec, rows, cols)) { /* powersgd of a small matrix */
         entry->why = cols > 1 ? "would not be smaller"
                               : "a vector, which the codec would not make smaller";
-        m = &gcomp__row_none;
+        m = gcomp__as_floats();
         entry->codec = gcomp__none_codec();
     }
     /* from here on for the codec that is used, which may be none by now */
@@ -22295,7 +22311,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
         if (plain) entries[i].why = plain;
         slot->keeps |= gcomp__keeps(desc, entries[i].flags);
         slot->state_room = gcomp__max(slot->state_room, entries[i].state_floats);
-        compresses |= entries[i].method != &gcomp__row_none;
+        compresses |= !(entries[i].method->flags & GCOMP__AS_FLOATS);
     }
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
     slot->residual.form = gcomp__stored(desc);
@@ -22403,7 +22419,7 @@ static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *
     size_t sent = slot->bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
         const size_t k = (selector->most)(&slot->codec, slot->n);
-        if (slot->codec.value != gcomp__row_none.wire || k / 64 < world) return 0;
+        if (!gcomp__values_as_floats(&slot->codec) || k / 64 < world) return 0;
         mean = gcomp__expected_mean(slot, k, world);
     } else if (slot->flags & GCOMP__FIXED_SIZES ||
                ((slot->flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
@@ -22424,7 +22440,7 @@ static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->method->rules.selector;
-    const int floats = gcomp__scatters(desc) && slot->method == &gcomp__row_none;
+    const int floats = gcomp__scatters(desc) && slot->method->flags & GCOMP__AS_FLOATS;
     if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
         (selector && selector->grouped) ||
         slot->method->payload->votes == GCOMP__MEAN_OF_SENDERS)
@@ -22468,14 +22484,14 @@ static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->rounds[0] 
 static int gcomp__is_lone(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     return desc->comm.world == 1 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
-           slot->method != &gcomp__row_none &&
-           !(slot->flags & GCOMP__MOMENTUM) && !slot->method->payload->votes;
+           !(slot->method->flags & GCOMP__AS_FLOATS) && !(slot->flags & GCOMP__MOMENTUM) &&
+           !slot->method->payload->votes;
 }
 
 /* The method by which a step works. gcomp_compress and gcomp_commit work by slot->method. */
 static const gcomp__method *gcomp__step_method(const gcomp__slot *slot)
 {
-    return slot->lone ? &gcomp__row_none : slot->method;
+    return slot->lone ? gcomp__as_floats() : slot->method;
 }
 
 /* Elements that a round sums, at most. */
@@ -22511,7 +22527,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     const gcomp__selector *selector = slot->method->rules.selector;
     gcomp__choose_anew(slot);
     if (gcomp__is_lone(desc, slot)) {
-        memcpy(slot->rounds, gcomp__row_none.sums->rounds, sizeof slot->rounds);
+        memcpy(slot->rounds, gcomp__as_floats()->sums->rounds, sizeof slot->rounds);
         slot->bound = 0;
         slot->lone = 1;
     } else if (gcomp__wants_ranges(desc, slot)) {
@@ -22618,7 +22634,7 @@ static int gcomp__needs_floats(const gcomp__slot *slot)
 {
     const gcomp__method *m = slot->method;
     gcomp__form form;
-    if (slot->dtype == GCOMP_F32 || m == &gcomp__row_none) return 0;
+    if (slot->dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
     gcomp__form_of(m, slot->codec.param, &form);
@@ -24015,7 +24031,8 @@ static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
 /* What a residual is multiplied by at the end of a commit. */
 static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->flags & GCOMP__DECAYS ? (float)slot->codec.param[2] : gc->desc.decay;
+    const gcomp__method_rules *rules = &slot->method->rules;
+    return rules->decay ? (rules->decay)(&slot->codec) : gc->desc.decay;
 }
 
 /* The random numbers that round a small residual in the commit of this number. At random nothing is
@@ -24442,7 +24459,7 @@ static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
     gcomp_codec codec = slot->codec;
     if (gcomp__is_two_shot(slot)) return codec;
-    codec.value = gcomp__row_none.wire;
+    codec.value = gcomp__as_floats()->wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
 }
@@ -24598,7 +24615,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
     gcomp_codec codec = gcomp__shard_codec(slot);
     size_t length = 0;
     GCOMP__TRY(gcomp__payload_length(p, left, &length));
-    if (dense && slot->method->rules.selector && p[5] == gcomp__row_none.wire) {
+    if (dense && slot->method->rules.selector && p[5] == gcomp__as_floats()->wire) {
         codec = gcomp__none_codec();
     }
     GCOMP__TRY(gcomp__check_as(gc, &codec, n, p, length, view));
@@ -24796,11 +24813,11 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
         gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + (dense ? dense - 1 : 0), length);
     if (result != GCOMP_DST_TOO_SMALL) return result;
     /* dense: a payload of none */
-    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
     const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at_acc);
     const gcomp_codec none = gcomp__none_codec();
-    GCOMP__TRY(gcomp__encode_as(&call, &gcomp__row_none, &none, &in, s.n, to, GCOMP__HEADER + dense,
-                                length));
+    GCOMP__TRY(gcomp__encode_as(&call, gcomp__as_floats(), &none, &in, s.n, to,
+                                GCOMP__HEADER + dense, length));
     gcomp__seal_payload(gc, to, *length);
     return GCOMP_OK;
 }
@@ -26060,7 +26077,8 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.y = (float *)slot->grad;
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
-    float *const floats = m == &gcomp__row_none ? work.sums[0] : gcomp__floats_of(gc, slot);
+    float *const floats =
+        m->flags & GCOMP__AS_FLOATS ? work.sums[0] : gcomp__floats_of(gc, slot);
     if (floats && work.in.dtype != GCOMP_F32 && !gcomp__is_scattered(gc, slot)) {
         work.y = floats;
         work.y_type = GCOMP_F32;
@@ -26427,7 +26445,7 @@ static void gcomp__check_finite(gcomp *gc, unsigned kind)
 {
     void *sums = NULL;
     const size_t count = gcomp__round_sums(gc, kind, &sums);
-    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
     gcomp__source in = gcomp__plain_source((const float *)sums);
     in.dtype = gcomp__kind_dtype(kind);
     if (gcomp__all_finite(&call, &in, count)) return;
@@ -27434,7 +27452,7 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
 /* Are the first n floats of the machine finite? */
 static int gcomp__machine_finite(const gcomp *gc, size_t n)
 {
-    const gcomp__call call = gcomp__call_in(gc, &gcomp__row_none);
+    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
     const gcomp__source in = gcomp__plain_source((const float *)(void *)gc->floats.at);
     return gcomp__all_finite(&call, &in, n);
 }
