@@ -3857,9 +3857,9 @@ typedef struct gcomp__view {
 
 /* What is kept of a tensor, or a part of it, from step to step; see >>stored. */
 typedef struct gcomp__residual {
-    float *floats;  /* form FLOATS: its elements; NULL: there is no residual */
-    uint8_t *small; /* the other forms: its bytes; else NULL */
-    unsigned form;  /* GCOMP__FLOATS, ... */
+    float *floats;   /* form FLOATS: its elements; NULL: there is no residual */
+    uint8_t *packed; /* the other forms, small residuals: its bytes; else NULL */
+    unsigned form;   /* GCOMP__FLOATS, ... */
 } gcomp__residual;
 
 /* What is encoded: p = scale * grad + residual, which an encoder only reads. The public functions
@@ -7531,21 +7531,21 @@ GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned form)
 {
     gcomp__residual r;
     r.floats = form == GCOMP__FLOATS ? (float *)memory : NULL;
-    r.small = form == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
+    r.packed = form == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
     r.form = form;
     return r;
 }
 
 GCOMP__INLINE void *gcomp__residual_memory(gcomp__residual r)
 {
-    return GCOMP__HAS_STORED && r.small ? (void *)r.small : (void *)r.floats;
+    return GCOMP__HAS_STORED && r.packed ? (void *)r.packed : (void *)r.floats;
 }
 
 /* The residual from element i on, of a small one the first of a block. */
 GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
 {
     if (r.floats) r.floats += i;
-    if (GCOMP__HAS_STORED && r.small) r.small += gcomp__stored_at(r.form, i);
+    if (GCOMP__HAS_STORED && r.packed) r.packed += gcomp__stored_at(r.form, i);
     return r;
 }
 
@@ -7578,7 +7578,7 @@ static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t b
 {
     float line[16]; /* the last group, of which fewer are wanted */
     for (size_t i = begin; i < end; i += 16, to += 16) {
-        const uint8_t *r = gcomp__residual_at(residual, i).small;
+        const uint8_t *r = gcomp__residual_at(residual, i).packed;
         gv x;
         if (residual.form == GCOMP__BFLOATS) x = gv_load_bfloat(r);
         else
@@ -7703,7 +7703,7 @@ static gv gcomp__load_p_some(const gcomp__source *in, size_t i, size_t count)
     memset(residual, 0, sizeof residual);
     memcpy(grad, (const uint8_t *)in->grad + bytes * i, bytes * count);
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED /* the wide kernels get floats */
-    if (in->residual.small) gcomp__unpack_residual(residual, in->residual, i, i + count);
+    if (in->residual.packed) gcomp__unpack_residual(residual, in->residual, i, i + count);
 #endif
     if (in->residual.floats) memcpy(residual, in->residual.floats + i, 4 * count);
     some.grad = grad;
@@ -7717,7 +7717,7 @@ static gv gcomp__load_p_some(const gcomp__source *in, size_t i, size_t count)
 GCOMP__INLINE int gcomp__general(const gcomp__source *in)
 {
     return in->dtype != GCOMP_F32 || in->scale != 1.0f ||
-           (GCOMP__HAS_STORED && in->residual.small);
+           (GCOMP__HAS_STORED && in->residual.packed);
 }
 
 /* Kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
@@ -7871,7 +7871,7 @@ static uint32_t gcomp__scale_copy(float *y, const gcomp__source *input, size_t b
     gv max_bits = gv_splat(0), f = gv_splat(part), p; /* f: the factor in all lanes */
     size_t i;
     /* the loop below takes small residuals, too */
-    for (i = begin; !GCOMP__SMALL && !in.residual.small && i + 16 <= end; i += 16) {
+    for (i = begin; !GCOMP__SMALL && !in.residual.packed && i + 16 <= end; i += 16) {
         p = general ? gcomp__load_p(&in, i, 1, in.residual.floats != NULL)
                     : gcomp__load_p(&in, i, 0, in.residual.floats != NULL);
         max_bits = gv_max_bits(max_bits, p);
@@ -8155,7 +8155,7 @@ GCOMP__SHARED void gcomp__stage(float *p, const gcomp__source *input, size_t i, 
     gcomp__source in = *input;
     size_t j;
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.residual.small) { /* as floats, for which p has room: each is read before p is written */
+    if (in.residual.packed) { /* as floats; p has room: each is read before p is written */
         gcomp__unpack_residual(p, in.residual, i, i + count);
         in.residual = gcomp__residual_in(p, GCOMP__FLOATS);
     } else
@@ -8959,7 +8959,7 @@ GCOMP__INLINE void gcomp__pack_bfloats(uint8_t *to, gv x, const uint32_t *draws)
 static void gcomp__pack_residual(gcomp__residual residual, const float *from, size_t count,
                                  uint64_t words, size_t at)
 {
-    uint8_t *to = residual.small;
+    uint8_t *to = residual.packed;
     for (size_t i = 0; i < count; i += GCOMP__BYTES_BLOCK) { /* a block, for bf16 too */
         const size_t some = gcomp__min(GCOMP__BYTES_BLOCK, count - i);
         float line[GCOMP__BYTES_BLOCK]; /* a copy of the block, if it is multiplied or cut */
@@ -9023,7 +9023,7 @@ GCOMP__SHARED void gcomp__update_residual(const gcomp__source *input, size_t i, 
     float *const residual = in.residual.floats;
     const size_t end = i + count;
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.residual.small) {
+    if (in.residual.packed) {
         gcomp__update_stored(input, i, count, sent);
         return;
     }
@@ -10914,7 +10914,7 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *i
     gcomp__source line = *in;
     float residual[32]; /* two groups: `at` may be any element */
     line.grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
-    if (GCOMP__HAS_STORED && in->residual.small) {
+    if (GCOMP__HAS_STORED && in->residual.packed) {
         const size_t first = at / 16 * 16;
         (gcomp__common(call->set)->unpack)(residual, in->residual, first, at + count);
         line.residual = gcomp__residual_in(residual + (at - first), GCOMP__FLOATS);
@@ -11447,7 +11447,7 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     if (GCOMP__HAS_MOMENTUM && momentum)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else if (GCOMP__HAS_STORED && job->sink->in.residual.small) /* y and own are NULL */
+    else if (GCOMP__HAS_STORED && job->sink->in.residual.packed) /* y and own are NULL */
         (gcomp__common(job->set)->sink)(job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
@@ -11865,8 +11865,8 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             (gcomp__common(set)->decode)(&job->own, i, count, sent);
             rest.scale = -1 / job->factor;
             rest.residual.floats = p;
-            gcomp__cast_copy(set, e.small ? p : e.floats, &rest, 0, count, 1);
-            if (e.small) (gcomp__common(set)->pack)(e, p, count, work->words, i);
+            gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
+            if (e.packed) (gcomp__common(set)->pack)(e, p, count, work->words, i);
         }
         float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
         gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
@@ -12286,7 +12286,7 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source
             gcomp__source part = *in;
             count = gcomp__min(16 * step, n - 16 * i);
             part.grad = (const uint8_t *)in->grad + 16 * i * gcomp__dtype_bytes(in->dtype);
-            if (GCOMP__HAS_STORED && in->residual.small) {
+            if (GCOMP__HAS_STORED && in->residual.packed) {
                 (gcomp__common(call->set)->unpack)(residual, in->residual, 16 * i, 16 * i + count);
                 part.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
             } else part.residual = gcomp__residual_at(in->residual, 16 * i);
@@ -23977,9 +23977,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
-   Small residuals (slot->residual.small): block methods read and write them tile by tile. For other
-   methods the residual of the tensor at work stands in gc->unpacked as floats: it is unpacked
-   before the method reads it, and packed after a commit.
+   Small residuals (slot->residual.packed): block methods read and write them tile by tile. For
+   other methods the residual of the tensor at work stands in gc->unpacked as floats: it is
+   unpacked before the method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -24025,7 +24025,7 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
 /* Does a small residual have to become floats for the codec of now? */
 static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->residual.small && gcomp__wants_floats(&gc->desc, slot->method);
+    return slot->residual.packed && gcomp__wants_floats(&gc->desc, slot->method);
 }
 
 /* What a residual is multiplied by at the end of a commit. */
@@ -24195,7 +24195,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.in.dtype = slot->dtype;
     sink.y_type = y_type;
     sink.in.residual = gcomp__open_residual(gc, slot);
-    if (sink.in.residual.small) sink.in.key.own = gcomp__keep_words(gc, slot, slot->number);
+    if (sink.in.residual.packed) sink.in.key.own = gcomp__keep_words(gc, slot, slot->number);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24326,18 +24326,18 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
     const gcomp__residual r = slot->residual;
-    float *e = r.small ? gcomp__zeros(gc, slot->n) : r.floats;
+    float *e = r.packed ? gcomp__zeros(gc, slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
     gcomp_result result = gcomp__check_for(gc, slot, payload, length);
-    if (result == GCOMP_OK && r.small) gcomp__unpack_part(gc, slot, e, 0, slot->n);
+    if (result == GCOMP_OK && r.packed) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
         result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, GCOMP_F32, slot->n,
                                   &exec);
-    if (result == GCOMP_OK && r.small) gcomp__pack_part(gc, slot, e, 0, slot->n);
+    if (result == GCOMP_OK && r.packed) gcomp__pack_part(gc, slot, e, 0, slot->n);
     gcomp__fp_leave(mode);
-    if (r.small) gcomp__release(&gc->memory, e, 4 * slot->n);
+    if (r.packed) gcomp__release(&gc->memory, e, 4 * slot->n);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
@@ -24918,11 +24918,11 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
     part.in = gcomp__plain_source(sink.y);
     part.part = (float)work->world;
     /* small: in place, and then packed */
-    part.sums[0] = work->residual.small ? sink.y : work->residual.floats;
+    part.sums[0] = work->residual.packed ? sink.y : work->residual.floats;
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
-    if (work->residual.small)
+    if (work->residual.packed)
         (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, work->words, 0);
 }
 
@@ -26084,7 +26084,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
         work.y_type = GCOMP_F32;
     }
     work.residual = work.in.residual = gcomp__open_residual(gc, slot);
-    if (work.residual.small) work.words = gcomp__keep_words(gc, slot, gc->step);
+    if (work.residual.packed) work.words = gcomp__keep_words(gc, slot, gc->step);
     return work;
 }
 
@@ -27882,9 +27882,9 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         const size_t spare = 4 * (slot->state_room - slot->state_floats);
         if (slot->residual.floats) {
             at = gcomp__put_floats(at, slot->residual.floats, slot->n);
-        } else if (slot->residual.small) { /* its bytes in memory are those of a save */
+        } else if (slot->residual.packed) { /* its bytes in memory are those of a save */
             const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->residual.small, kept);
+            memcpy(at, slot->residual.packed, kept);
             at += kept;
         }
         if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
@@ -28361,7 +28361,7 @@ static void gcomp__take_residual(const gcomp *gc, gcomp__slot *slot, unsigned st
     const size_t n = how == GCOMP__LEAVE ? 0 : slot->found.n, at = slot->found.floats;
     float tile[GCOMP__TILE];
     if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->residual.form) {
-        memcpy(slot->residual.small, (const uint8_t *)saves[0] + at,
+        memcpy(slot->residual.packed, (const uint8_t *)saves[0] + at,
                gcomp__saved_bytes(1 + stored, n));
         return;
     }
