@@ -378,7 +378,7 @@
      Gradients may be fp16 or bf16 in each layer:
        codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
                   read. gcomp_decode, gcomp_decode_add and gcomp_decode_mean write y of any of the
-                  three types. gcomp_convert converts
+                  three types. gcomp_convert makes floats of halves, and halves of floats
        tensors    gcomp_tensor.dtype is the type of the gradient that gcomp_compress,
                   gcomp_commit, gcomp_step_ready and gcomp_exchange take
      Sums and residuals are float32, always. A result has the bits of the same call with the
@@ -766,8 +766,8 @@
      joins late needs the tables.
      powersgd without a momentum of its own leaves momentum to the optimizer, after the exchange:
      gcomp_momentum_step of examples/adapters/gcomp_optimizers.h is that of its paper; any other
-     will do. With
-     powersgd:momentum=0.9 each worker applies momentum before the feedback: then use plain SGD.
+     will do. With powersgd:momentum=0.9 each worker applies momentum before the feedback: then use
+     plain SGD.
      dct (DeMo) is momentum and residual in one: what a worker does not send stays, and decays. Each
      matrix is cut into chunks of up to 64 x 64 elements, whose sides are the largest divisors of
      rows and columns up to 64; a vector into chunks of one row. The `top` largest cosine
@@ -3860,17 +3860,18 @@ typedef struct gcomp__residual {
     float *floats;   /* form FLOATS: its elements; NULL: there is no residual */
     uint8_t *packed; /* the other forms, small residuals: its bytes; else NULL */
     unsigned form;   /* GCOMP__FLOATS, ... */
+    uint64_t words;  /* with which a commit rounds it at random; 0: to nearest */
 } gcomp__residual;
 
 /* What is encoded: p = scale * grad + residual, which an encoder only reads. The public functions
-   make it of a gcomp_input, a step of a tensor. */
+   make a source of a gcomp_input; a step makes one of a tensor. */
 typedef struct gcomp__source {
     const void *grad;
     gcomp_dtype dtype; /* of grad */
     float scale;
     gcomp__residual residual;
     size_t rows, cols;
-    gcomp_key key; /* in a sink `own` are the words with which a small residual is rounded */
+    gcomp_key key;
 } gcomp__source;
 
 /* A sum v of a momentum u, as dgc keeps them:
@@ -3937,7 +3938,6 @@ typedef struct gcomp__work {
     float *y;          /* commit: the mean goes here; may be the gradient */
     gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
     gcomp__residual residual; /* commit: read and written */
-    uint64_t words;    /* with which a small residual is rounded, see gcomp__keep_words */
 } gcomp__work;
 
 /* How a method makes a payload, and how it reads one. A reader calls open, then check, then decode;
@@ -4182,10 +4182,9 @@ typedef struct gcomp__common_kernels {
     void (*advance)(const gcomp__momentum *d, size_t begin, size_t end);
     /* to <- elements begin .. end - 1 of a small residual; begin is a multiple of 16 */
     void (*unpack)(float *to, gcomp__residual residual, size_t begin, size_t end);
-    /* and back: the residual from a block's first element on <- count floats, all finite. words:
-       rounded at random, the first one as element `at` of its tensor; 0: to nearest */
-    void (*pack)(gcomp__residual residual, const float *from, size_t count, uint64_t words,
-                 size_t at);
+    /* and back: the residual from a block's first element on <- count floats, all finite. At random
+       the first one is rounded as element `at` of its tensor */
+    void (*pack)(gcomp__residual residual, const float *from, size_t count, size_t at);
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
@@ -7533,6 +7532,7 @@ GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned form)
     r.floats = form == GCOMP__FLOATS ? (float *)memory : NULL;
     r.packed = form == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
     r.form = form;
+    r.words = 0;
     return r;
 }
 
@@ -8957,8 +8957,9 @@ GCOMP__INLINE void gcomp__pack_bfloats(uint8_t *to, gv x, const uint32_t *draws)
    `words`. A block of bytes has the scale max |x| / 127, made as int makes it. */
 #define gcomp__pack_residual GCOMP__F(pack_residual)
 static void gcomp__pack_residual(gcomp__residual residual, const float *from, size_t count,
-                                 uint64_t words, size_t at)
+                                 size_t at)
 {
+    const uint64_t words = residual.words;
     uint8_t *to = residual.packed;
     for (size_t i = 0; i < count; i += GCOMP__BYTES_BLOCK) { /* a block, for bf16 too */
         const size_t some = gcomp__min(GCOMP__BYTES_BLOCK, count - i);
@@ -9009,7 +9010,7 @@ GCOMP__NOINLINE void gcomp__update_stored(const gcomp__source *in, size_t i, siz
         const gv x = gv_load(p + j);
         gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
     }
-    gcomp__pack_residual(gcomp__residual_at(in->residual, i), p, count, in->key.own, i);
+    gcomp__pack_residual(gcomp__residual_at(in->residual, i), p, count, i);
 }
 #endif
 
@@ -11393,7 +11394,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
 
 /* >>block decoder: sinks, which say what becomes of decoded floats, and the tasks of the chunks. */
 
-/* An input whose p is x. */
+/* A source whose p is x. */
 static gcomp__source gcomp__plain_source(const float *x)
 {
     gcomp__source in;
@@ -11426,7 +11427,6 @@ GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
     sink.y_type = work->y_type;
     sink.in = work->in;
     sink.in.residual = work->residual;
-    sink.in.key.own = work->words;
     return sink;
 }
 
@@ -11866,7 +11866,7 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             rest.scale = -1 / job->factor;
             rest.residual.floats = p;
             gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
-            if (e.packed) (gcomp__common(set)->pack)(e, p, count, work->words, i);
+            if (e.packed) (gcomp__common(set)->pack)(e, p, count, i);
         }
         float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
         gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
@@ -21064,7 +21064,7 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
    payload. */
 static int gcomp__writes_halves(const gcomp__view *view)
 {
-    return view->method->payload->open == gcomp__block_open;
+    return !GCOMP__HAS_SCRATCH || view->method->payload->open == gcomp__block_open;
 }
 
 /* Decodes one payload into y: ending GCOMP__STORE or GCOMP__ADD, weight times added. Common to the
@@ -23468,8 +23468,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 
 /* Questions about an object. They may be asked inside a step. */
 
-/* The number of the tensor of that name, in an object that is there; the number of tensors: none.
-   */
+/* The number of the tensor of that name; gc->count: there is none. */
 static size_t gcomp__tensor_of(const gcomp *gc, const char *name)
 {
     int found;
@@ -23529,7 +23528,7 @@ static void gcomp__pack_part(const gcomp *gc, gcomp__slot *slot, const float *fr
 {
     const gcomp__residual r = gcomp__residual_at(slot->residual, begin);
     if (r.floats) memcpy(r.floats, from, 4 * (end - begin));
-    else (gcomp__common(gc->set)->pack)(r, from, end - begin, 0, 0);
+    else (gcomp__common(gc->set)->pack)(r, from, end - begin, 0);
 }
 
 /* In any floating-point mode: a value is one product of two numbers. */
@@ -23769,7 +23768,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     /* Without any bytes nothing is saved: 1.0 times less */
     const uint64_t tenths = gcomp__tenths(gcomp__max(bytes, ring), gcomp__min(bytes, ring));
     gcomp__say_with(&t, " a step, %u.%u times %s\n", tenths / 10, tenths % 10,
-                    bytes > ring ? "more" : "less");
+                    bytes > ring && tenths > 10 ? "more" : "less");
     gcomp__say_warnings(gc, &t);
     gcomp__say_widened(gc, &t);
     gcomp__say_hint(gc, &t);
@@ -24057,7 +24056,6 @@ typedef struct gcomp__pack_job {
     float *floats;
     gcomp__residual residual;
     size_t n;
-    uint64_t words; /* packing: the random numbers, see gcomp__keep_words */
 } gcomp__pack_job;
 
 /* Task: a chunk of a residual becomes floats. */
@@ -24074,7 +24072,7 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
     (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), job->floats + begin,
-                                    end - begin, job->words, begin);
+                                    end - begin, begin);
 }
 
 /* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
@@ -24087,7 +24085,7 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
     job.floats = (float *)(void *)gc->unpacked.at;
     job.residual = slot->residual;
     job.n = slot->n;
-    job.words = words;
+    job.residual.words = words;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
@@ -24195,7 +24193,8 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.in.dtype = slot->dtype;
     sink.y_type = y_type;
     sink.in.residual = gcomp__open_residual(gc, slot);
-    if (sink.in.residual.packed) sink.in.key.own = gcomp__keep_words(gc, slot, slot->number);
+    if (sink.in.residual.packed)
+        sink.in.residual.words = gcomp__keep_words(gc, slot, slot->number);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24923,7 +24922,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
     if (work->residual.packed)
-        (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, work->words, 0);
+        (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, 0);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -25413,15 +25412,25 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
     }
 }
 
-/* Field i of gcomp_step that all workers share. */
+/* The fields of gcomp_step that all workers share, as the digest takes them. */
+GCOMP__NOINLINE void gcomp__told_words(const gcomp *gc, uint64_t *words)
+{
+    const double scale = (double)gc->told.scale;
+    words[0] = gc->told.number;
+    words[1] = gc->told.epoch;
+    memcpy(words + 2, &scale, 8);
+    memcpy(words + 3, &gc->told.batch, 8);
+}
+
+/* Field i of them; the last two are doubles. */
 static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
-    switch (i) {
-    case 0: return gcomp__whole_field("step.number", gc->told.number);
-    case 1: return gcomp__whole_field("step.epoch", gc->told.epoch);
-    case 2: return gcomp__real_field("step.scale", (double)gc->told.scale);
-    default: return gcomp__real_field("step.batch", gc->told.batch);
-    }
+    static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
+    uint64_t words[GCOMP__TOLD_COUNT];
+    double value;
+    gcomp__told_words(gc, words);
+    memcpy(&value, words + i, 8);
+    return i < 2 ? gcomp__whole_field(names[i], words[i]) : gcomp__real_field(names[i], value);
 }
 
 /* The digests of all but what a step is told. */
@@ -25446,12 +25455,10 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
 static void gcomp__begin_frames(gcomp *gc)
 {
     uint8_t *f = gc->frames; /* the own frame, in front of all others */
-    const double scale = (double)gc->told.scale;
-    uint64_t told[4] = {gc->told.number, gc->told.epoch, 0, 0}; /* as gcomp__told has them */
+    uint64_t told[GCOMP__TOLD_COUNT];
     uint8_t bytes[sizeof told];
-    memcpy(told + 2, &scale, 8);
-    memcpy(told + 3, &gc->told.batch, 8);
-    for (size_t i = 0; i < 4; i++) gcomp__put64(bytes + 8 * i, told[i]);
+    gcomp__told_words(gc, told);
+    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++) gcomp__put64(bytes + 8 * i, told[i]);
     if (!gc->alike.known) gcomp__make_alike(gc);
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
@@ -25653,18 +25660,6 @@ static gcomp_result gcomp__frames_agree(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* Checks what a frame allows its worker to do next. */
-static gcomp_result gcomp__frame_is_lawful(gcomp *gc, size_t w)
-{
-    const uint8_t *f = gcomp__frame_of(gc, w);
-    const char *what = NULL;
-    if (gcomp__get64(f + GCOMP__AT_BYTES) > gcomp__bucket_now(gc)->send)
-        what = " announces more bytes than its tensors can have, seen by";
-    else if (!gcomp__may_decide(gc, w, f[GCOMP__AT_DECISION]))
-        what = " decides on codecs that are not in the lists of";
-    return what ? gcomp__disagree(gc, GCOMP_MISMATCH, w, what) : GCOMP_OK;
-}
-
 /* Compares the digests of the last means. It goes by frames alone, since a worker that has just
    joined has no digest, and must judge as all do. */
 static gcomp_result gcomp__judge_digests(gcomp *gc)
@@ -25710,7 +25705,15 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         }
         if (gcomp__may_encode(gc)) return gcomp__peer_failed(gc, w, status);
     }
-    for (size_t w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_is_lawful(gc, w));
+    for (size_t w = 0; w < world; w++) { /* what a frame allows its worker to do next */
+        const uint8_t *f = gcomp__frame_of(gc, w);
+        if (gcomp__get64(f + GCOMP__AT_BYTES) > gcomp__bucket_now(gc)->send)
+            return gcomp__disagree(gc, GCOMP_MISMATCH, w,
+                                   " announces more bytes than its tensors can have, seen by");
+        if (!gcomp__may_decide(gc, w, f[GCOMP__AT_DECISION]))
+            return gcomp__disagree(gc, GCOMP_MISMATCH, w,
+                                   " decides on codecs that are not in the lists of");
+    }
     /* one worker that has not seen the transport add is enough: all must ask for the same sums */
     for (size_t w = 0; w < world && world > 1 && gc->current == 0; w++)
         if (gcomp__frame_of(gc, w)[GCOMP__AT_UNTRIED]) gc->trial = GCOMP__WANTS_TRIAL;
@@ -26083,8 +26086,9 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
         work.y = floats;
         work.y_type = GCOMP_F32;
     }
-    work.residual = work.in.residual = gcomp__open_residual(gc, slot);
-    if (work.residual.packed) work.words = gcomp__keep_words(gc, slot, gc->step);
+    work.residual = gcomp__open_residual(gc, slot);
+    if (work.residual.packed) work.residual.words = gcomp__keep_words(gc, slot, gc->step);
+    work.in.residual = work.residual;
     return work;
 }
 

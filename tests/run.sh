@@ -252,7 +252,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
 
 # ---------------- make test-all
 long="test_edges test_indices test_levels test_overlap test_random" # which try more where TEST_LONG is set
-on_arm="test_digest test_methods test_powersgd test_kernels test_rounds test_vote test_float_mode"
+on_arm="test_digest test_methods test_powersgd test_kernels test_quantizers_errors test_rounds test_vote test_float_mode"
 
 tools() { # what is there: compilers, emulators, MPIs
     c=gcc
@@ -414,7 +414,7 @@ on_windows() {
 }
 
 long_tests() {
-    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=100000 -max_total_time=30 -max_len=4096 $out/corpus tests/edges/corpus
+    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/edges/corpus
     for name in $long; do
         set=$(sets_of $name)
         [ $name = test_indices ] && set=$best # 2^32 elements take half a minute
@@ -444,7 +444,7 @@ long_tests() {
     if [ -n "$clang" ]; then # it stops at what gcc's sanitizer passes over, NULL + 0 above all
         ubsan_clang="clang -std=gnu11 -O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all -w"
         made "the header, clang's UBSan" $out/ubsan.o $ubsan_clang -DGCOMP_MAX_ISA=1 $inc -c $out/one.c -o $out/ubsan.o
-        for name in test_residuals_saved test_step test_step_calls test_methods; do
+        for name in test_residuals test_residuals_saved test_step test_step_calls test_methods test_random; do
             program "$name, clang's UBSan" $name "" $out/ubsan.o "$ubsan_clang" .ubsan
         done
     fi

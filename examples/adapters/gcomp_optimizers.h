@@ -27,6 +27,9 @@
 
 #include "gcomp.h"
 
+#include <stdint.h>
+#include <string.h>
+
 /* a * b, rounded to a float: no compiler joins it with an addition. */
 static inline float gcomp_optimizers_product(float a, float b)
 {
@@ -34,12 +37,20 @@ static inline float gcomp_optimizers_product(float a, float b)
     return product;
 }
 
+/* By its bits: under -ffast-math compilers take each float for finite. */
+static inline int gcomp_optimizers_finite(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (bits & 0x7F800000u) != 0x7F800000u;
+}
+
 /* v <- momentum * v + mean, x <- x - rate * (mean + ahead * v) */
 static inline gcomp_result gcomp_optimizers_step(float *x, float *velocity, const float *mean,
                                                  size_t n, float rate, float momentum, float ahead)
 {
-    /* x - x is 0 but for infinities and NaN */
-    if ((n && (!x || !velocity || !mean)) || rate - rate != 0 || momentum - momentum != 0)
+    if ((n && (!x || !velocity || !mean)) || !gcomp_optimizers_finite(rate) ||
+        !gcomp_optimizers_finite(momentum))
         return GCOMP_INVALID_ARGUMENT;
     for (size_t i = 0; i < n; i++) {
         const float v = gcomp_optimizers_product(momentum, velocity[i]) + mean[i];

@@ -1336,9 +1336,10 @@ class Gcomp:
     def find(self, name: str) -> int:
         """The number of the tensor of that name; KeyError if there is none."""
         self._ask(_lib.gcomp_step_number)  # is it open?
-        if name not in self._names:
-            raise KeyError(name)
-        return self._names.index(name)
+        try:
+            return self._names.index(name)
+        except ValueError:
+            raise KeyError(name) from None
 
     def _number(self, tensor: int) -> int:
         number = _size(tensor, "tensor")

@@ -72,5 +72,5 @@ linked() { # limit, flags...: what the header adds to a program of the codec lay
 }
 one 232000 -O2 $(only INT TOPK)
 one 134000 -O2 -DGCOMP_NO_OBJECT $(only INT TOPK)
-linked 33300 -DGCOMP_MAX_ISA=1 $(only SIGN)
-linked 26300 -DGCOMP_MAX_ISA=1 -DGCOMP_NO_OBJECT $(only SIGN)
+linked 33000 -DGCOMP_MAX_ISA=1 $(only SIGN)
+linked 26200 -DGCOMP_MAX_ISA=1 -DGCOMP_NO_OBJECT $(only SIGN)

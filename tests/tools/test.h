@@ -63,20 +63,24 @@ static inline const char *result_name(gcomp_result result)
     return "unknown";
 }
 
-/* Puts the right checksum (CRC-32C, bit by bit) into a payload: of changed ones, too. */
+/* Continues the CRC-32C of earlier bytes by these; 0 is that of no bytes. */
+static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < count; i++) {
+        crc ^= ((const uint8_t *)bytes)[i];
+        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+/* Puts the right checksum into a payload: of changed ones, too. */
 static inline gcomp_result add_checksum(void *payload, size_t length)
 {
-    unsigned char *p = (unsigned char *)payload;
-    uint32_t crc = UINT32_MAX;
+    uint8_t *p = (uint8_t *)payload;
     p[6] |= 2;
-    for (size_t i = 0; i < length; i++) {
-        if (i == 28) i = 32; /* the checksum itself */
-        if (i >= length) break;
-        crc ^= p[i];
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
-    }
-    crc = ~crc;
-    for (int i = 0; i < 4; i++) p[28 + i] = (unsigned char)(crc >> 8 * i);
+    const uint32_t crc = plain_crc(plain_crc(0, p, 28), p + 32, length - 32);
+    for (int i = 0; i < 4; i++) p[28 + i] = (uint8_t)(crc >> 8 * i);
     return GCOMP_OK;
 }
 
@@ -290,17 +294,6 @@ static inline float float_of(uint32_t bits)
     float x;
     memcpy(&x, &bits, 4);
     return x;
-}
-
-/* Continues the CRC-32C of earlier bytes by these; 0 is that of no bytes. */
-static inline uint32_t plain_crc(uint32_t crc, const void *bytes, size_t count)
-{
-    crc = ~crc;
-    for (size_t i = 0; i < count; i++) {
-        crc ^= ((const uint8_t *)bytes)[i];
-        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
-    }
-    return ~crc;
 }
 
 /* Continues the FNV-1a digest h of earlier bytes by these; FNV is that of no bytes. */
