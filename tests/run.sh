@@ -95,9 +95,9 @@ made() { label=$1 makes=$2; shift 2; queue check "$label" "$makes" "" "$@"; }   
 with() { label=$1 needs=$2; shift 2; queue check "$label" "" "$needs" "$@"; }   # label objects command...: waits for them
 tap() { label=$1 needs=$2; shift 2; queue tap "$label" "" "$needs" "$@"; }      # the same, and each of its tests counts
 
-drain() { # runs what is queued, in this order
+drain() { # [how many more at a time]: runs what is queued, in this order
     date +%s >$jobs/began
-    seq $queued | xargs -P "$(nproc 2>/dev/null || echo 2)" -n 1 sh tests/run.sh --job
+    seq $queued | xargs -P $(($(nproc 2>/dev/null || echo 2) + ${1:-0})) -n 1 sh tests/run.sh --job
     [ -t 1 ] && printf '\r\033[K'
     for counts in $jobs/*.counts; do
         read -r good bad <"$counts"
@@ -531,7 +531,7 @@ long_run() {
     long_tests
     packages
     over_mpi
-    drain
+    drain 1 # some wait for each other's messages more than they compute
     rm -rf $out/wine # 700 MB
     [ "$failed" = 0 ] && find $out -type f -size +1M -delete # programs, 500 MB
     return 0
