@@ -21518,7 +21518,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      step     from gcomp_step_begin to the commit, the abort or the error
      bucket   while one bucket is encoded and communicated
      round    while the requests of one round are under way
-     gcomp --- tensors[]          slots: shape, codec, residual, places in the arena
+     gcomp --- tensors[]          slots: what was planned (use, at), is kept, belongs to now
        |       largest, plan      sizes of the arena: reserved; used by the codecs of now
        |       mem -> arena       buffers of a step, see >>buffers
        |       frames             frames of all workers
@@ -21560,9 +21560,52 @@ typedef struct gcomp__found {
     int state;     /* 1: its state can be taken */
 } gcomp__found;
 
+/* What a tensor's slot consists of, by lifetime: `use` and `at` were planned, `kept` stays between
+   steps, `now` belongs to one step. */
+
+/* Its places in the buffers of a step, for the codec in use. >>plan writes these. */
+typedef struct gcomp__places {
+    size_t send;           /* bytes: its payload in mem.send */
+    size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
+    size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
+    size_t own, cut;       /* bytes: in mem.own and mem.cut */
+    size_t acc;            /* floats: in mem.acc */
+    size_t k;              /* elements of a sparse payload, at most */
+    size_t list_step;      /* every list_step-th key of a range is listed, see >>sums */
+    int lone;              /* 1: there is one worker, and steps do as with none: see >>plan */
+} gcomp__places;
+
+/* What a tensor has from step to step. A commit writes these, and gcomp_save saves them. */
+typedef struct gcomp__kept {
+    int keeps;             /* 1: it has a residual on this worker */
+    gcomp__residual residual;
+    float *state;          /* warm start and momentum, state_room floats, or NULL */
+    float *epoch_sum;      /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
+    size_t epoch_floats;   /* floats of epoch_sum: n or 0 */
+    size_t entry;          /* the number of the entry in use */
+    double norm;           /* accordion: |D'| of the epoch before */
+    uint64_t steps;        /* committed with it; gcomp_restart gives all the step's number */
+    uint64_t number;       /* of the next gcomp_commit: that of gcomp_compress; then it counts */
+} gcomp__kept;
+
+/* What a tensor has in one step. */
+typedef struct gcomp__this_step {
+    void *grad;            /* the caller's gradient; NULL: skipped, or not known yet */
+    int ready;             /* 1: gcomp_step_ready was called */
+    size_t length;         /* bytes of its payload */
+    size_t sent;           /* where the payload went in mem.send: payloads move together */
+    size_t list;           /* its keys in the lists of a worker */
+    size_t sum[3];         /* elements of other tensors before its own in mem.sums */
+    size_t sums[3];        /* elements that it sums now; use.sum_count is the most of any step */
+    size_t next;           /* its entry in the next step */
+    double squares;        /* accordion: |D|^2 */
+    double p_squares;      /* desc.measure: |p|^2 */
+    size_t walk;           /* (bucket) bytes of its shards that were packed so far */
+    uint32_t by_address;   /* in slot i: the number of the i-th gradient by its address */
+} gcomp__this_step;
+
 /* One tensor. */
 typedef struct gcomp__slot {
-    /* object */
     char *name;
     size_t name_bytes;      /* bytes of the name, with the final 0 */
     size_t rows, cols, stack; /* `stack` matrices of rows x cols; a vector has cols 1 */
@@ -21570,62 +21613,25 @@ typedef struct gcomp__slot {
     gcomp_dtype dtype;      /* type of its gradient */
     gcomp__entry *entries;  /* the list of codecs; NULL: one codec for ever */
     size_t entry_count;     /* how many entries the list has; 1: one codec for ever */
-    size_t state_room;      /* floats of `state`: the most that one of the codecs keeps */
+    size_t state_room;      /* floats of kept.state: the most that one of the codecs keeps */
     uint32_t codecs_digest; /* CRC-32C of all codecs of the list */
     int alone;              /* 1: a vector that is compressed while there is no other tensor */
-    /* setup */
-    int keeps;           /* 1: it has a residual on this worker */
-    gcomp__residual residual; /* written by commits, like `state` */
-    float *state;        /* warm start and momentum, state_room floats, or NULL */
-    float *epoch_sum;    /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
-    size_t epoch_floats; /* floats of epoch_sum: n or 0 */
-    /* list: a copy of the entry in use; see gcomp__entry */
-    size_t entry;        /* the number of that entry */
-    gcomp_codec codec;
-    const gcomp__method *method;
-    size_t state_floats, local_floats, sum_count[3], bound; /* bound is 0 too if by ranges */
-    uint8_t rounds[3];
-    unsigned flags;
-    const char *why;
-    int lone;            /* 1: there is one worker, and steps do as with none: see >>plan */
-    /* list: places in the buffers of a step; at_local, at_acc and at_mean in floats, else bytes */
-    size_t at_send;      /* its payload in mem.send */
-    size_t at_mean;      /* its mean in mem.means */
-    size_t at_local;     /* its scratch in mem.local */
-    size_t own_bytes;    /* bytes that it has in mem.own; 0: its mean is not made by ranges */
-    size_t k;            /* elements of a sparse payload, at most */
-    size_t list_step;    /* every list_step-th key of a range is listed, see >>sums */
-    size_t at_own, at_cut, at_acc; /* in mem.own, mem.cut, mem.acc */
-    /* history */
-    double norm;         /* accordion: |D'| of the epoch before */
-    uint64_t steps;      /* committed with it; gcomp_restart gives all tensors the step's number */
-    uint64_t number;     /* of the next gcomp_commit: the step of gcomp_compress; then it counts */
-    /* load */
-    gcomp__found found;  /* what the save that was checked last has for it */
-    /* step */
-    void *grad;          /* the caller's gradient; NULL: skipped, or not known yet */
-    int ready;           /* 1: gcomp_step_ready was called */
-    size_t length;       /* bytes of its payload */
-    size_t at_sent;      /* where the payload went in mem.send: payloads move together */
-    size_t at_list;      /* its keys in the lists of a worker */
-    size_t at_sum[3];    /* elements of other tensors before its own in mem.sums */
-    size_t sum_now[3];   /* elements that it sums in this step; sum_count is the most of any step */
-    size_t next;         /* its entry in the next step */
-    double squares;      /* accordion: |D|^2 */
-    double p_squares;    /* desc.measure: |p|^2 */
-    size_t walk;         /* (bucket) bytes of its shards that were packed so far */
-    uint32_t by_address; /* in slot i: the number of the i-th gradient by its address */
+    gcomp__entry use;       /* a copy of the entry in use; its bound is 0 too if by ranges */
+    gcomp__places at;
+    gcomp__kept kept;
+    gcomp__this_step now;
+    gcomp__found found;     /* what the save that was checked last has for it, see >>load */
 } gcomp__slot;
 
 /* Does a tensor keep a residual here? And its bytes, of this form and size. */
 static int gcomp__has_residual(const gcomp__slot *slot)
 {
-    return gcomp__residual_memory(slot->residual) != NULL;
+    return gcomp__residual_memory(slot->kept.residual) != NULL;
 }
 
 static size_t gcomp__residual_bytes(const gcomp__slot *slot)
 {
-    return gcomp__stored_bytes(slot->residual.form, slot->n);
+    return gcomp__stored_bytes(slot->kept.residual.form, slot->n);
 }
 
 /* Digests of what all workers must have alike, for their frames: made when a step needs them, and
@@ -21778,7 +21784,7 @@ struct gcomp {
 };
 
 /* Short names for what is asked in every loop. */
-static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->own_bytes != 0; }
+static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->at.own_bytes != 0; }
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
 
@@ -22204,17 +22210,9 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
    step reads these fields. Residual and state are not touched, see gcomp__switch. */
 static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
 {
-    slot->codec = entry->codec;
-    slot->method = entry->method;
-    slot->state_floats = entry->state_floats;
-    slot->local_floats = entry->local_floats;
-    slot->bound = entry->bound;
-    slot->flags = entry->flags;
-    slot->why = entry->why;
-    memcpy(slot->sum_count, entry->sum_count, sizeof slot->sum_count);
-    memcpy(slot->rounds, entry->rounds, sizeof slot->rounds);
-    slot->own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
-    slot->lone = 0;
+    slot->use = *entry;
+    slot->at.own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
+    slot->at.lone = 0;
 }
 
 /* Does the method read and write small residuals itself, tile by tile? For other methods they
@@ -22309,14 +22307,14 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     for (size_t i = 0; i < slot->entry_count; i++) {
         GCOMP__TRY(gcomp__entry_of(entries + i, slot, desc, codecs + i, why));
         if (plain) entries[i].why = plain;
-        slot->keeps |= gcomp__keeps(desc, entries[i].flags);
+        slot->kept.keeps |= gcomp__keeps(desc, entries[i].flags);
         slot->state_room = gcomp__max(slot->state_room, entries[i].state_floats);
         compresses |= !(entries[i].method->flags & GCOMP__AS_FLOATS);
     }
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
-    slot->residual.form = gcomp__stored(desc);
+    slot->kept.residual.form = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
-        slot->epoch_floats = slot->n;
+        slot->kept.epoch_floats = slot->n;
     gcomp__use_entry(slot, entries);
     return GCOMP_OK;
 }
@@ -22361,8 +22359,8 @@ static size_t gcomp__range_size(size_t n, size_t world, size_t w)
 static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
 {
     const size_t range = gcomp__range(slot->n, world, 1); /* elements, but for the last ranges */
-    return gcomp__max(gcomp__bound_of(slot->method, &slot->codec, range),
-                      gcomp__bound_of(slot->method, &slot->codec, slot->n % range));
+    return gcomp__max(gcomp__bound_of(slot->use.method, &slot->use.codec, range),
+                      gcomp__bound_of(slot->use.method, &slot->use.codec, slot->n % range));
 }
 
 /* Bytes that a worker sends over the network in a collective to which it brings `bytes`; as many
@@ -22402,12 +22400,12 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
     const uint64_t n = slot->n;
     const uint64_t missed = ((n - k) << 32) / n; /* 2^32 (1 - k / n) */
     uint64_t none = (uint64_t)1 << 32; /* 2^32 times the part of the mean that nobody chooses */
-    if (slot->flags & GCOMP__TOP_MEAN) return slot->bound;
-    if (k == n) return gcomp__times(slot->bound, gcomp__min(world, 6));
+    if (slot->use.flags & GCOMP__TOP_MEAN) return slot->use.bound;
+    if (k == n) return gcomp__times(slot->use.bound, gcomp__min(world, 6));
     for (size_t w = 0; w < world; w++) none = none * missed >> 32;
     const uint64_t elements = n - (n * none >> 32);
     const uint64_t times = (elements << 8) / k; /* 256 times as many payloads have so many */
-    return gcomp__min(gcomp__times((size_t)times, slot->bound / 256 + 1), 4 * slot->n);
+    return gcomp__min(gcomp__times((size_t)times, slot->use.bound / 256 + 1), 4 * slot->n);
 }
 
 /* How many bytes less than from a gather a worker receives if the mean of this tensor, which fits,
@@ -22415,19 +22413,19 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
 static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
-    const gcomp__selector *selector = slot->method->rules.selector;
-    size_t sent = slot->bound, mean; /* bytes of the own payloads, and of the mean */
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    size_t sent = slot->use.bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
-        const size_t k = (selector->most)(&slot->codec, slot->n);
-        if (!gcomp__values_as_floats(&slot->codec) || k / 64 < world) return 0;
+        const size_t k = (selector->most)(&slot->use.codec, slot->n);
+        if (!gcomp__values_as_floats(&slot->use.codec) || k / 64 < world) return 0;
         mean = gcomp__expected_mean(slot, k, world);
-    } else if (slot->flags & GCOMP__FIXED_SIZES ||
-               ((slot->flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
+    } else if (slot->use.flags & GCOMP__FIXED_SIZES ||
+               ((slot->use.flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
         return 0; /* what the second shot loses would be lost, or not right on average */
     } else { /* a payload for each range; the mean is quantised as p is */
         sent = mean = gcomp__times(gcomp__range_bound(slot, world), world);
     }
-    const size_t gathered = gcomp__network_bytes(GCOMP_ALLGATHER, slot->bound, world);
+    const size_t gathered = gcomp__network_bytes(GCOMP_ALLGATHER, slot->use.bound, world);
     const size_t ranges = gcomp__ranges_bytes(sent, mean, world);
     return ranges < gathered ? gathered - ranges : 0;
 }
@@ -22439,11 +22437,11 @@ static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *
 static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
-    const gcomp__selector *selector = slot->method->rules.selector;
-    const int floats = gcomp__scatters(desc) && slot->method->flags & GCOMP__AS_FLOATS;
-    if (world == 1 || (slot->rounds[0] != GCOMP__GATHER && !floats) || slot->rounds[1] ||
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    const int floats = gcomp__scatters(desc) && slot->use.method->flags & GCOMP__AS_FLOATS;
+    if (world == 1 || (slot->use.rounds[0] != GCOMP__GATHER && !floats) || slot->use.rounds[1] ||
         (selector && selector->grouped) ||
-        slot->method->payload->votes == GCOMP__MEAN_OF_SENDERS)
+        slot->use.method->payload->votes == GCOMP__MEAN_OF_SENDERS)
         return 0;
     return selector || slot->n / GCOMP__LEAST_RANGE >= world;
 }
@@ -22455,14 +22453,14 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
     if (desc->aggregate == GCOMP_AGGREGATE_AUTO)
         return desc->comm.alltoallv && gcomp__saved_by_ranges(desc, slot);
     return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
-           (slot->method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
+           (slot->use.method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
 }
 
 /* Two shots: block payloads, quantised range by range, and their mean quantised once more; or, with
    SCATTER, the first of these alone. */
 static int gcomp__is_two_shot(const gcomp__slot *slot)
 {
-    return gcomp__by_ranges(slot) && !slot->method->rules.selector;
+    return gcomp__by_ranges(slot) && !slot->use.method->rules.selector;
 }
 
 /* Casts: does the transport sum the halves of this tensor, if its mean is not made by ranges? From
@@ -22470,13 +22468,13 @@ static int gcomp__is_two_shot(const gcomp__slot *slot)
    first. */
 static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
 {
-    const gcomp_dtype halves = slot->method->sums->halves;
+    const gcomp_dtype halves = slot->use.method->sums->halves;
     return halves != GCOMP_F32 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
            desc->comm.world >= 3 && desc->comm.allreduce_dtypes >> halves & 1;
 }
 
 /* Are the halves of this tensor summed? */
-static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->rounds[0] > GCOMP__MAX; }
+static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->use.rounds[0] > GCOMP__MAX; }
 
 /* Is there nobody to send to, so that steps do as with none? What was not sent yet comes out of the
    residual then. Not for methods that do something else to a gradient than to send less of it:
@@ -22484,35 +22482,35 @@ static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->rounds[0] 
 static int gcomp__is_lone(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     return desc->comm.world == 1 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
-           !(slot->method->flags & GCOMP__AS_FLOATS) && !(slot->flags & GCOMP__MOMENTUM) &&
-           !slot->method->payload->votes;
+           !(slot->use.method->flags & GCOMP__AS_FLOATS) && !(slot->use.flags & GCOMP__MOMENTUM) &&
+           !slot->use.method->payload->votes;
 }
 
-/* The method by which a step works. gcomp_compress and gcomp_commit work by slot->method. */
+/* The method by which a step works. gcomp_compress and gcomp_commit work by slot->use.method. */
 static const gcomp__method *gcomp__step_method(const gcomp__slot *slot)
 {
-    return slot->lone ? gcomp__as_floats() : slot->method;
+    return slot->at.lone ? gcomp__as_floats() : slot->use.method;
 }
 
 /* Elements that a round sums, at most. */
 static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
 {
-    if (slot->lone) return round ? 0 : slot->n;
-    return slot->sum_count[round];
+    if (slot->at.lone) return round ? 0 : slot->n;
+    return slot->use.sum_count[round];
 }
 
 /* Rounds and bound, as gcomp__use_entry left them. */
 static void gcomp__choose_anew(gcomp__slot *slot)
 {
     unsigned flags; /* those of the slot, again */
-    if (gcomp__sums_halves(slot)) slot->sum_count[0] = slot->local_floats = 0;
-    else if (!gcomp__by_ranges(slot) && !slot->lone) return;
-    gcomp__rounds_of(&slot->codec, slot->rounds, &flags);
+    if (gcomp__sums_halves(slot)) slot->use.sum_count[0] = slot->use.local_floats = 0;
+    else if (!gcomp__by_ranges(slot) && !slot->at.lone) return;
+    gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
     for (int round = 0; round < 3; round++)
-        if (slot->rounds[round] == GCOMP__GATHER)
-            slot->bound = gcomp__bound_in(slot->method, &slot->codec, slot);
-    slot->own_bytes = 0;
-    slot->lone = 0;
+        if (slot->use.rounds[round] == GCOMP__GATHER)
+            slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
+    slot->at.own_bytes = 0;
+    slot->at.lone = 0;
 }
 
 /* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
@@ -22524,25 +22522,25 @@ static void gcomp__choose_anew(gcomp__slot *slot)
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
-    const gcomp__selector *selector = slot->method->rules.selector;
+    const gcomp__selector *selector = slot->use.method->rules.selector;
     gcomp__choose_anew(slot);
     if (gcomp__is_lone(desc, slot)) {
-        memcpy(slot->rounds, gcomp__as_floats()->sums->rounds, sizeof slot->rounds);
-        slot->bound = 0;
-        slot->lone = 1;
+        memcpy(slot->use.rounds, gcomp__as_floats()->sums->rounds, sizeof slot->use.rounds);
+        slot->use.bound = 0;
+        slot->at.lone = 1;
     } else if (gcomp__wants_ranges(desc, slot)) {
-        slot->rounds[0] = GCOMP__SHARE;
+        slot->use.rounds[0] = GCOMP__SHARE;
         /* sparse: one payload, that is cut; else a payload for each range */
-        slot->own_bytes =
-            selector ? slot->bound : gcomp__times(gcomp__range_bound(slot, world), world);
-        slot->bound = 0;
-        if (selector) slot->k = (selector->most)(&slot->codec, slot->n);
+        slot->at.own_bytes =
+            selector ? slot->use.bound : gcomp__times(gcomp__range_bound(slot, world), world);
+        slot->use.bound = 0;
+        if (selector) slot->at.k = (selector->most)(&slot->use.codec, slot->n);
     } else if (gcomp__wants_sum(desc, slot)) {
-        slot->rounds[0] = slot->method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
+        slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
                                                                   : GCOMP__SUM_BF16;
-        slot->bound = 0;
-        slot->sum_count[0] = slot->n;
-        slot->local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
+        slot->use.bound = 0;
+        slot->use.sum_count[0] = slot->n;
+        slot->use.local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
     }
 }
 
@@ -22556,15 +22554,18 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const size_t range = gcomp__range(slot->n, world, 1);
-    const size_t all = gcomp__min(gcomp__times(slot->k, world), range); /* elements, at most */
+    const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
     if (gcomp__scatters(desc)) return 0;
-    if (gcomp__is_two_shot(slot)) return slot->own_bytes / world;
+    if (gcomp__is_two_shot(slot)) return slot->at.own_bytes / world;
     return gcomp__min(GCOMP__HEADER + 4 * range,
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
 }
 
 /* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>sums. */
-static size_t gcomp__keys_bytes(const gcomp__slot *slot) { return 4 * (slot->k / slot->list_step); }
+static size_t gcomp__keys_bytes(const gcomp__slot *slot)
+{
+    return 4 * (slot->at.k / slot->at.list_step);
+}
 
 /* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>sums: about the
    root of k. */
@@ -22581,9 +22582,9 @@ static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
-    if (!(slot->flags & GCOMP__TOP_MEAN) || most == 0) return most;
-    const size_t more = gcomp__times(world + 1, gcomp__list_step(slot->k));
-    const size_t sums = gcomp__min(gcomp__plus(slot->k, more), slot->n);
+    if (!(slot->use.flags & GCOMP__TOP_MEAN) || most == 0) return most;
+    const size_t more = gcomp__times(world + 1, gcomp__list_step(slot->at.k));
+    const size_t sums = gcomp__min(gcomp__plus(slot->at.k, more), slot->n);
     return gcomp__min(most, gcomp__plus(gcomp__times(GCOMP__HEADER + 10, world),
                                         gcomp__index_bound(sums, slot->n) + 4 * sums));
 }
@@ -22601,30 +22602,32 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     const size_t world = (size_t)desc->comm.world;
     /* range: elements of the longest one. head: bytes of a header and of the count behind it */
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
-    const size_t one = gcomp__min(slot->k, range); /* elements of a shard */
+    const size_t one = gcomp__min(slot->at.k, range); /* elements of a shard */
     /* elements of a sum, at most */
-    const size_t all = gcomp__scatters(desc) ? 0 : gcomp__min(gcomp__times(slot->k, world), range);
-    slot->at_own = plan->own;
-    slot->at_cut = plan->cut;
-    slot->at_acc = plan->acc;
-    gcomp__grow(&plan->own, slot->own_bytes);
+    const size_t all = gcomp__scatters(desc) ? 0
+        : gcomp__min(gcomp__times(slot->at.k, world), range);
+    slot->at.own = plan->own;
+    slot->at.cut = plan->cut;
+    slot->at.acc = plan->acc;
+    gcomp__grow(&plan->own, slot->at.own_bytes);
     gcomp__grow(&plan->acc, range);
     gcomp__grow(&plan->sum, gcomp__sum_bound(slot, desc));
     if (gcomp__is_two_shot(slot)) {
-        gcomp__grow(&plan->out, slot->own_bytes);
-        gcomp__grow(&plan->shards, slot->own_bytes / world);
+        gcomp__grow(&plan->out, slot->at.own_bytes);
+        gcomp__grow(&plan->shards, slot->at.own_bytes / world);
         return;
     }
-    const size_t cut = gcomp__plus(gcomp__plus(gcomp__times(head, world), gcomp__times(slot->k, 4)),
-                                   gcomp__index_bound(slot->k, slot->n));
+    const size_t cut = gcomp__plus(gcomp__plus(gcomp__times(head, world),
+                                               gcomp__times(slot->at.k, 4)),
+                                   gcomp__index_bound(slot->at.k, slot->n));
     gcomp__grow(&plan->cut, cut);
     gcomp__grow(&plan->out, cut);
     gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
-    if (slot->flags & GCOMP__TOP_MEAN) {
-        slot->list_step = gcomp__list_step(slot->k);
+    if (slot->use.flags & GCOMP__TOP_MEAN) {
+        slot->at.list_step = gcomp__list_step(slot->at.k);
         gcomp__grow(&plan->lists, gcomp__keys_bytes(slot));
     }
-    gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->k, all + 32)));
+    gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
 }
 
 /* Is the mean of this tensor made in floats, and then rounded to its gradient? Sinks write halves
@@ -22632,12 +22635,12 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
    eden, entropy-coded levels), floats are needed; all tensors share them. `none` has its sums. */
 static int gcomp__needs_floats(const gcomp__slot *slot)
 {
-    const gcomp__method *m = slot->method;
+    const gcomp__method *m = slot->use.method;
     gcomp__form form;
     if (slot->dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
-    gcomp__form_of(m, slot->codec.param, &form);
+    gcomp__form_of(m, slot->use.codec.param, &form);
     return gcomp__coded(&form);
 }
 
@@ -22646,26 +22649,28 @@ static int gcomp__needs_floats(const gcomp__slot *slot)
    that one collective carries those of a whole bucket. */
 static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
-    const gcomp__method *m = slot->method;
-    const size_t scratch = m->payload->scratch ? (m->payload->scratch)(&slot->codec, slot->n) : 0;
+    const gcomp__method *m = slot->use.method;
+    const size_t scratch = m->payload->scratch ? (m->payload->scratch)(&slot->use.codec, slot->n)
+        : 0;
     gcomp__choose_mean(slot, desc);
-    slot->at_send = plan->send;
-    slot->at_mean = plan->gathered;
-    slot->at_local = plan->local;
-    gcomp__grow(&plan->send, slot->bound);
+    slot->at.send = plan->send;
+    slot->at.mean = plan->gathered;
+    slot->at.local = plan->local;
+    gcomp__grow(&plan->send, slot->use.bound);
     /* an element of mem.means for each element of a payload */
-    if (slot->bound) gcomp__grow(&plan->gathered, slot->n);
-    gcomp__grow(&plan->local, slot->local_floats);
+    if (slot->use.bound) gcomp__grow(&plan->gathered, slot->n);
+    gcomp__grow(&plan->local, slot->use.local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
-        gcomp__grow(&plan->sums[round][slot->rounds[round]], gcomp__sum_count(slot, round));
-    if (gcomp__keeps(desc, slot->flags) && slot->residual.form && gcomp__wants_floats(desc, m))
+        gcomp__grow(&plan->sums[round][slot->use.rounds[round]], gcomp__sum_count(slot, round));
+    if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.form &&
+        gcomp__wants_floats(desc, m))
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (gcomp__needs_floats(slot)) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, desc);
-    else if (slot->flags & GCOMP__TOP_MEAN)
-        slot->k = (m->rules.selector->most)(&slot->codec, slot->n);
+    else if (slot->use.flags & GCOMP__TOP_MEAN)
+        slot->at.k = (m->rules.selector->most)(&slot->use.codec, slot->n);
 }
 
 /* Raises the sizes that gcomp__place raises to those of another plan. A size that gcomp__place
@@ -22710,8 +22715,9 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
     gcomp__grow(&plan->fixed, slot->name_bytes);
-    gcomp__grow(&plan->fixed, gcomp__times(gcomp__plus(slot->state_room, slot->epoch_floats), 4));
-    if (slot->keeps) gcomp__grow(&plan->fixed, gcomp__residual_bytes(slot));
+    gcomp__grow(&plan->fixed,
+                gcomp__times(gcomp__plus(slot->state_room, slot->kept.epoch_floats), 4));
+    if (slot->kept.keeps) gcomp__grow(&plan->fixed, gcomp__residual_bytes(slot));
     if (slot->entry_count == 1) return;
     plan->choosing++;
     gcomp__grow(&plan->fixed, slot->entry_count * sizeof *entries);
@@ -23243,10 +23249,10 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 static void gcomp__slot_release(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__release(&gc->memory, slot->name, slot->name_bytes);
-    gcomp__release(&gc->memory, gcomp__residual_memory(slot->residual),
+    gcomp__release(&gc->memory, gcomp__residual_memory(slot->kept.residual),
                    gcomp__residual_bytes(slot));
-    gcomp__release(&gc->memory, slot->state, 4 * slot->state_room);
-    gcomp__release(&gc->memory, slot->epoch_sum, 4 * slot->epoch_floats);
+    gcomp__release(&gc->memory, slot->kept.state, 4 * slot->state_room);
+    gcomp__release(&gc->memory, slot->kept.epoch_sum, 4 * slot->kept.epoch_floats);
     gcomp__release(&gc->memory, slot->entries, slot->entry_count * sizeof *slot->entries);
 }
 
@@ -23321,15 +23327,16 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     /* bytes; one codec needs no list */
     const size_t list = slot->entry_count > 1 ? slot->entry_count * sizeof *entries : 0;
     slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
-    if (slot->keeps)
-        slot->residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
-                                            slot->residual.form);
-    if (slot->state_room) slot->state = gcomp__zeros(gc, slot->state_room);
-    if (slot->epoch_floats) slot->epoch_sum = gcomp__zeros(gc, slot->epoch_floats);
+    if (slot->kept.keeps)
+        slot->kept.residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
+                                            slot->kept.residual.form);
+    if (slot->state_room) slot->kept.state = gcomp__zeros(gc, slot->state_room);
+    if (slot->kept.epoch_floats) slot->kept.epoch_sum = gcomp__zeros(gc, slot->kept.epoch_floats);
     if (list) slot->entries = (gcomp__entry *)gcomp__allocate(&gc->memory, list);
     if (slot->entries) memcpy(slot->entries, entries, list);
-    return slot->name && (gcomp__has_residual(slot) || !slot->keeps) &&
-           (slot->state || !slot->state_room) && (slot->epoch_sum || !slot->epoch_floats) &&
+    return slot->name && (gcomp__has_residual(slot) || !slot->kept.keeps) &&
+           (slot->kept.state || !slot->state_room) &&
+           (slot->kept.epoch_sum || !slot->kept.epoch_floats) &&
            (slot->entries || !list);
 }
 
@@ -23432,7 +23439,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gc->tensors = tensors;
     gc->by_name = by_name;
     memcpy(slot.name, tensor->name, slot.name_bytes);
-    slot.by_address = (uint32_t)gc->count; /* its number */
+    slot.now.by_address = (uint32_t)gc->count; /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
         slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &entries[i].codec);
     gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
@@ -23441,7 +23448,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     /* by_name stays sorted: what stands from `place` on moves by one */
     memmove(by_name + place + 1, by_name + place,
             sizeof *by_name * (stbds_arrlenu(by_name) - place));
-    by_name[place] = slot.by_address;
+    by_name[place] = slot.now.by_address;
     tensors[stbds_header(tensors)->length++] = slot;
     stbds_header(by_name)->length++;
     gc->count++;
@@ -23496,8 +23503,8 @@ GCOMP_API gcomp_result gcomp_tensor_get(const gcomp *gc, size_t tensor, gcomp_te
     info->stack = slot->stack;
     info->elements = slot->n;
     info->dtype = slot->dtype;
-    info->codec = &slot->codec;
-    info->residual = slot->residual.floats;
+    info->codec = &slot->use.codec;
+    info->residual = slot->kept.residual.floats;
     return GCOMP_OK;
 }
 
@@ -23517,7 +23524,7 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
 static void gcomp__unpack_part(const gcomp *gc, const gcomp__slot *slot, float *to, size_t begin,
                                size_t end)
 {
-    const gcomp__residual r = slot->residual;
+    const gcomp__residual r = slot->kept.residual;
     if (r.floats) memcpy(to, r.floats + begin, 4 * (end - begin));
     else (gcomp__common(gc->set)->unpack)(to, r, begin, end);
 }
@@ -23526,7 +23533,7 @@ static void gcomp__unpack_part(const gcomp *gc, const gcomp__slot *slot, float *
 static void gcomp__pack_part(const gcomp *gc, gcomp__slot *slot, const float *from, size_t begin,
                              size_t end)
 {
-    const gcomp__residual r = gcomp__residual_at(slot->residual, begin);
+    const gcomp__residual r = gcomp__residual_at(slot->kept.residual, begin);
     if (r.floats) memcpy(r.floats, from, 4 * (end - begin));
     else (gcomp__common(gc->set)->pack)(r, from, end - begin, 0);
 }
@@ -23554,7 +23561,7 @@ GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc
 static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
-    const unsigned kind = slot->rounds[round];
+    const unsigned kind = slot->use.rounds[round];
     gcomp_round r;
     r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
     r.bytes = 0;
@@ -23562,10 +23569,10 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
         r.kind = GCOMP_WAIT;
     } else if (kind == GCOMP__GATHER) {
         r.kind = GCOMP_ALLGATHER;
-        r.bytes = slot->bound;
+        r.bytes = slot->use.bound;
     } else if (kind == GCOMP__SHARE) {
         r.kind = GCOMP_ALLTOALL;
-        r.bytes = slot->own_bytes;
+        r.bytes = slot->at.own_bytes;
     } else {
         r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
         r.dtype = gcomp__kind_dtype(kind);
@@ -23611,7 +23618,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
         return result;
     }
     /* outputs are written last: they are unchanged on error */
-    if (codec) *codec = slot.lone ? gcomp__none_codec() : slot.codec;
+    if (codec) *codec = slot.at.lone ? gcomp__none_codec() : slot.use.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
         rounds[round] = gcomp__round_of(&slot, round, &d);
     return GCOMP_OK;
@@ -23674,17 +23681,17 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
 {
     char codec[256];
     int most = 0; /* 1: the length of a payload may depend on the gradient */
-    (void)gcomp_codec_format(&slot->codec, codec, sizeof codec);
+    (void)gcomp_codec_format(&slot->use.codec, codec, sizeof codec);
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
     gcomp__say_kind(t, slot);
-    if (slot->lone) gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
+    if (slot->at.lone) gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
     else gcomp__say_with(t, ", %s", codec);
-    if (slot->why) gcomp__say_with(t, " (%s)", slot->why);
+    if (slot->use.why) gcomp__say_with(t, " (%s)", slot->use.why);
     if (slot->entry_count > 1)
-        gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->entry + 1,
+        gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->kept.entry + 1,
                         (uint64_t)slot->entry_count);
-    if (slot->flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    if (slot->use.flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
     if (gcomp__by_ranges(slot))
         gcomp__say(t, gcomp__scatters(desc)       ? " scattered"
@@ -23708,12 +23715,12 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
 {
     const char *said[8] = {NULL}; /* more than there are */
     for (size_t i = 0; i < gc->count; i++) {
-        const gcomp_codec *codec = &gc->tensors[i].codec;
+        const gcomp_codec *codec = &gc->tensors[i].use.codec;
         const char *warning = gcomp_warning(codec, gc->desc.optimizer);
         char text[256];
         size_t k = 0;
         while (k < 7 && said[k] && said[k] != warning) k++;
-        if (!warning || said[k] == warning || gc->tensors[i].lone) continue;
+        if (!warning || said[k] == warning || gc->tensors[i].at.lone) continue;
         said[k] = warning;
         (void)gcomp_codec_format(codec, text, sizeof text);
         gcomp__say_with(t, "warning: %s: %s\n", text, warning);
@@ -23725,8 +23732,8 @@ static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
 {
     size_t wide = 0;
     for (size_t i = 0; i < gc->count; i++)
-        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].lone &&
-                gcomp__is_none(&gc->tensors[i].codec);
+        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].at.lone &&
+                gcomp__is_none(&gc->tensors[i].use.codec);
     if (!wide) return;
     gcomp__say_with(t,
                     "hint: uncompressed halves travel as float32, in twice their bytes (%u of the "
@@ -23844,14 +23851,14 @@ GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
    sums. Behind them stands the momentum, which each worker has for itself. */
 static size_t gcomp__shared_floats(const gcomp__slot *slot)
 {
-    return slot->state_floats - (slot->flags & GCOMP__MOMENTUM ? slot->n : 0);
+    return slot->use.state_floats - (slot->use.flags & GCOMP__MOMENTUM ? slot->n : 0);
 }
 
 /* Does the tensor take the second one of two kinds of steps, see GCOMP__TURNS?
    Only methods that take turns have a float for it at the end of the shared state. */
 static int gcomp__is_odd(const gcomp__slot *slot)
 {
-    return slot->flags & GCOMP__TURNS && slot->state[gcomp__shared_floats(slot) - 1] != 0;
+    return slot->use.flags & GCOMP__TURNS && slot->kept.state[gcomp__shared_floats(slot) - 1] != 0;
 }
 
 /* The tensor goes on with another entry of its list, and keeps its residual. Of the same method it
@@ -23862,12 +23869,13 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
 {
     const gcomp__entry *entry = slot->entries + to;
     /* floats of one matrix, before and after */
-    const size_t had = slot->state_floats / slot->stack, has = entry->state_floats / slot->stack;
+    const size_t had = slot->use.state_floats / slot->stack, has =
+        entry->state_floats / slot->stack;
     /* both codecs have a state of columns, of which fewer or more can be kept */
-    const unsigned columns = slot->flags & entry->flags & GCOMP__COLUMNS;
-    float *state = slot->state;
+    const unsigned columns = slot->use.flags & entry->flags & GCOMP__COLUMNS;
+    float *state = slot->kept.state;
     /* another method, or a state that cannot be cut: it begins with zeros */
-    if (state && (entry->method != slot->method || (!columns && has != had)))
+    if (state && (entry->method != slot->use.method || (!columns && has != had)))
         memset(state, 0, 4 * slot->state_room);
     else if (has < had) { /* first matrix first: a place is read before it is overwritten */
         for (size_t i = 1; i < slot->stack; i++) memmove(state + i * has, state + i * had, 4 * has);
@@ -23877,7 +23885,7 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
             memset(state + i * has + had, 0, 4 * (has - had));
         }
     }
-    slot->entry = slot->next = to;
+    slot->kept.entry = slot->now.next = to;
     gcomp__use_entry(slot, entry);
 }
 
@@ -23886,8 +23894,8 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
 static void gcomp__switch_all(gcomp *gc)
 {
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        if (slot->next == slot->entry) continue;
-        gcomp__switch(slot, slot->next);
+        if (slot->now.next == slot->kept.entry) continue;
+        gcomp__switch(slot, slot->now.next);
         gc->stats.switches++;
     }
     gcomp__place_all(gc);
@@ -23904,16 +23912,16 @@ static void gcomp__begin_pace(gcomp *gc, size_t entry, size_t begun, uint32_t ep
     gc->pace.epoch = epoch;
     gc->pace.rate = rate;
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        slot->norm = 0;
-        if (slot->epoch_sum) memset(slot->epoch_sum, 0, 4 * slot->epoch_floats);
+        slot->kept.norm = 0;
+        if (slot->kept.epoch_sum) memset(slot->kept.epoch_sum, 0, 4 * slot->kept.epoch_floats);
     }
 }
 
 /* The tensor goes on as if it were new; it keeps its codec. */
 static void gcomp__forget(gcomp__slot *slot)
 {
-    gcomp__residual_clear(slot->residual, slot->n);
-    if (slot->state) memset(slot->state, 0, 4 * slot->state_room);
+    gcomp__residual_clear(slot->kept.residual, slot->n);
+    if (slot->kept.state) memset(slot->kept.state, 0, 4 * slot->state_room);
 }
 
 /* enter_idle: not inside a step; enter: the number of a tensor. Both clear the last sentence. All
@@ -23954,8 +23962,8 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
     gcomp__leave_step(gc);
     for (size_t i = 0; i < gc->count; i++) {
         gcomp__forget(gc->tensors + i);
-        gc->tensors[i].next = 0;
-        gc->tensors[i].steps = step;
+        gc->tensors[i].now.next = 0;
+        gc->tensors[i].kept.steps = step;
     }
     gcomp__switch_all(gc);
     gcomp__begin_pace(gc, 0, 0, 0, 0);
@@ -23976,7 +23984,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
-   Small residuals (slot->residual.packed): block methods read and write them tile by tile. For
+   Small residuals (slot->kept.residual.packed): block methods read and write them tile by tile. For
    other methods the residual of the tensor at work stands in gc->unpacked as floats: it is
    unpacked before the method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
@@ -24013,7 +24021,7 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
     memset(&in, 0, sizeof in);
     in.grad = grad;
     in.scale = 1;
-    in.residual = slot->residual;
+    in.residual = slot->kept.residual;
     in.rows = slot->rows * slot->stack;
     in.cols = slot->cols;
     in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
@@ -24024,14 +24032,14 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
 /* Does a small residual have to become floats for the codec of now? */
 static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
 {
-    return slot->residual.packed && gcomp__wants_floats(&gc->desc, slot->method);
+    return slot->kept.residual.packed && gcomp__wants_floats(&gc->desc, slot->use.method);
 }
 
 /* What a residual is multiplied by at the end of a commit. */
 static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 {
-    const gcomp__method_rules *rules = &slot->method->rules;
-    return rules->decay ? (rules->decay)(&slot->codec) : gc->desc.decay;
+    const gcomp__method_rules *rules = &slot->use.method->rules;
+    return rules->decay ? (rules->decay)(&slot->use.codec) : gc->desc.decay;
 }
 
 /* The random numbers that round a small residual in the commit of this number. At random nothing is
@@ -24041,8 +24049,8 @@ static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
 {
     const float decay = gcomp__decay_of(gc, slot);
-    if (slot->residual.form == GCOMP__BFLOATS && gcomp__takes_small(slot->method) &&
-        !(slot->flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
+    if (slot->kept.residual.form == GCOMP__BFLOATS && gcomp__takes_small(slot->use.method) &&
+        !(slot->use.flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
         return 0;
     const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
                                          (uint32_t)gc->desc.comm.rank);
@@ -24079,11 +24087,11 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
 static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
                                     void (*task)(void *arg, size_t chunk), uint64_t words)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__pack_job job;
     job.set = gc->set;
     job.floats = (float *)(void *)gc->unpacked.at;
-    job.residual = slot->residual;
+    job.residual = slot->kept.residual;
     job.n = slot->n;
     job.residual.words = words;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
@@ -24092,7 +24100,7 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
 /* The residual as the method of the tensor takes it. */
 static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot)
 {
-    if (!gcomp__unpacks(gc, slot)) return slot->residual;
+    if (!gcomp__unpacks(gc, slot)) return slot->kept.residual;
     gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
     return gcomp__residual_in(gc->unpacked.at, GCOMP__FLOATS);
 }
@@ -24136,7 +24144,7 @@ static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
     job.decay = gcomp__decay_of(gc, slot);
     job.n = slot->n;
     if (job.residual && job.decay != 1.0f) {
-        const gcomp__call call = gcomp__call_in(gc, slot->method);
+        const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
     }
     if (gcomp__unpacks(gc, slot))
@@ -24161,14 +24169,14 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
                                   "grad, payload or length is NULL");
     /* only the first call allocates, unless gcomp_prepare has */
     GCOMP__TRY(gcomp__reserve_scratch(gc));
-    gcomp__call call = gcomp__call_in(gc, slot->method);
+    gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__source in = gcomp__source_in(gc, slot, grad, step);
     in.dtype = slot->dtype;
-    slot->number = step;
+    slot->kept.number = step;
     uint64_t mode = gcomp__fp_enter();
     in.residual = gcomp__open_residual(gc, slot);
     gcomp__fp_leave(mode);
-    gcomp_result result = gcomp__encode_as(&call, slot->method, &slot->codec, &in, slot->n,
+    gcomp_result result = gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     /* a refusal is a payload too: who receives it learns that there is no gradient */
@@ -24194,7 +24202,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.y_type = y_type;
     sink.in.residual = gcomp__open_residual(gc, slot);
     if (sink.in.residual.packed)
-        sink.in.residual.words = gcomp__keep_words(gc, slot, slot->number);
+        sink.in.residual.words = gcomp__keep_words(gc, slot, slot->kept.number);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24213,7 +24221,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
-            gcomp__close_residual(gc, slot, sink.in.residual, slot->number++);
+            gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
             return;
         }
     }
@@ -24222,7 +24230,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     if (own && gcomp__has_residual(slot)) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && gcomp__has_residual(slot)) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__close_residual(gc, slot, sink.in.residual, slot->number++);
+    gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
 
@@ -24259,7 +24267,7 @@ static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, c
                                      size_t length)
 {
     gcomp__view view;
-    return gcomp__check_as(gc, &slot->codec, slot->n, payload, length, &view);
+    return gcomp__check_as(gc, &slot->use.codec, slot->n, payload, length, &view);
 }
 
 /* First all checks, then the only writes, which cannot fail: gcomp__commit_payloads, and rounding
@@ -24274,18 +24282,18 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     if (!grad || (count && (!payloads || !lengths)))
         return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, slot->name,
                                   "grad, payloads or lengths is NULL");
-    if (slot->flags & GCOMP__MOMENTUM)
+    if (slot->use.flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     /* floats for the mean or the residual: only the first call allocates */
     if (gcomp__unpacks(gc, slot) || gcomp__needs_floats(slot))
         GCOMP__TRY(gcomp__reserve_scratch(gc));
     float *const floats = gcomp__floats_of(gc, slot);
     uint64_t mode = gcomp__fp_enter();
-    gcomp__call call = gcomp__call_in(gc, slot->method);
+    gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp_result result = GCOMP_OK;
     /* everything that came in is checked: validity first, then that it is of the tensor's codec */
     if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
-    if (result == GCOMP_OK) result = gcomp__match(&slot->codec, payloads, count, slot->n);
+    if (result == GCOMP_OK) result = gcomp__match(&slot->use.codec, payloads, count, slot->n);
     size_t w = 0; /* own may be one of the payloads: then it has been checked with them */
     while (own && w < count && payloads[w] != own) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
@@ -24324,7 +24332,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
-    const gcomp__residual r = slot->residual;
+    const gcomp__residual r = slot->kept.residual;
     float *e = r.packed ? gcomp__zeros(gc, slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
@@ -24412,7 +24420,10 @@ static int gcomp__is_scattered(const gcomp *gc, const gcomp__slot *slot)
 }
 
 /* Does the tensor take part in the stages of this step? */
-static int gcomp__in_shards(const gcomp__slot *slot) { return slot->grad && slot->own_bytes; }
+static int gcomp__in_shards(const gcomp__slot *slot)
+{
+    return slot->now.grad && slot->at.own_bytes;
+}
 
 /* The bytes of a payload, by its header; GCOMP_TRUNCATED if that says more than there are. */
 static gcomp_result gcomp__payload_length(const uint8_t *payload, size_t left, size_t *length)
@@ -24456,7 +24467,7 @@ static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengt
 /* The codec of a shard: floats are the values of a sparse one. */
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
-    gcomp_codec codec = slot->codec;
+    gcomp_codec codec = slot->use.codec;
     if (gcomp__is_two_shot(slot)) return codec;
     codec.value = gcomp__as_floats()->wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
@@ -24470,11 +24481,11 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
                                      size_t *length)
 {
     const gcomp_codec codec = gcomp__shard_codec(slot);
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     size_t bytes = 0;
     GCOMP__TRY(gcomp__sparse_write(&call, &codec, s, to + GCOMP__HEADER, capacity - GCOMP__HEADER,
                                    &bytes));
-    gcomp__put_header(to, slot->method, &codec, 0, s->n, bytes);
+    gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
     *length = GCOMP__HEADER + bytes;
     gcomp__seal_payload(gc, to, *length);
     return GCOMP_OK;
@@ -24485,16 +24496,16 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
      n = 96, world = 3     indices 3 40 41 70   ->   3 | 8 9 | 6     counted within each range */
 GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const gcomp__source in = gcomp__plain_source(NULL);
     const size_t world = gc->world;
     /* room for k indices and values, in the scratch */
-    gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->k);
-    uint8_t *to = gc->mem.cut + slot->at_cut; /* shards lie one behind the other */
+    gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->at.k);
+    uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
     unsigned flags;
     size_t length = 0;
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->mem.own + slot->at_own, slot->length,
+    GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->mem.own + slot->at.own, slot->now.length,
                                    slot->n, &flags));
     size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
@@ -24521,12 +24532,13 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
                                      const gcomp__source *in, size_t n, size_t w, uint8_t *to,
                                      size_t *length)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     /* counted in plan.own and plan.sum */
-    const size_t capacity = gcomp__bound_of(slot->method, &slot->codec, n);
+    const size_t capacity = gcomp__bound_of(slot->use.method, &slot->use.codec, n);
     gcomp__source part = *in; /* a copy, with random numbers of its own */
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
-    GCOMP__TRY(gcomp__encode_as(&call, slot->method, &slot->codec, &part, n, to, capacity, length));
+    GCOMP__TRY(gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &part, n, to, capacity,
+                                length));
     gcomp__seal_payload(gc, to, *length);
     return GCOMP_OK;
 }
@@ -24535,7 +24547,7 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
    sign. */
 static int gcomp__adds_own(const gcomp__slot *slot)
 {
-    return gcomp__is_two_shot(slot) && !slot->method->payload->votes;
+    return gcomp__is_two_shot(slot) && !slot->use.method->payload->votes;
 }
 
 /* The part of a tensor's work in range w. */
@@ -24557,17 +24569,17 @@ static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
 GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
                                                   const gcomp__work *work)
 {
-    slot->length = 0;
+    slot->now.length = 0;
     for (size_t w = 0; w < gc->world; w++) {
         gcomp__work part = gcomp__work_in(work, w);
         size_t length = 0;
         if (w == gc->me && gcomp__adds_own(slot)) {
-            part.sums[0] = gc->mem.acc + slot->at_acc;
+            part.sums[0] = gc->mem.acc + slot->at.acc;
             GCOMP__TRY(gcomp__make_finite_part(&part));
         } else
             GCOMP__TRY(gcomp__put_range(gc, slot, &part.in, part.n, w,
-                                        gc->mem.own + slot->at_own + slot->length, &length));
-        slot->length += length;
+                                        gc->mem.own + slot->at.own + slot->now.length, &length));
+        slot->now.length += length;
     }
     return GCOMP_OK;
 }
@@ -24581,17 +24593,17 @@ static void gcomp__pack_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     uint8_t *to = gc->mem.packed;
-    for (size_t i = b->first; i < b->end; i++) gc->tensors[i].walk = 0;
+    for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!gcomp__in_shards(slot) || (w == gc->me && gcomp__adds_own(slot))) continue;
-            const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at_own
-                                                           : gc->mem.cut + slot->at_cut;
-            from += slot->walk;
+            const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at.own
+                                                           : gc->mem.cut + slot->at.cut;
+            from += slot->now.walk;
             size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
             memcpy(to, from, length);
-            slot->walk += length; /* the shard of the next worker stands behind */
+            slot->now.walk += length; /* the shard of the next worker stands behind */
             to += length;
         }
         gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(to - begin),
@@ -24614,7 +24626,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
     gcomp_codec codec = gcomp__shard_codec(slot);
     size_t length = 0;
     GCOMP__TRY(gcomp__payload_length(p, left, &length));
-    if (dense && slot->method->rules.selector && p[5] == gcomp__as_floats()->wire) {
+    if (dense && slot->use.method->rules.selector && p[5] == gcomp__as_floats()->wire) {
         codec = gcomp__none_codec();
     }
     GCOMP__TRY(gcomp__check_as(gc, &codec, n, p, length, view));
@@ -24637,17 +24649,17 @@ static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
 static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
 {
     const size_t me = gc->me, n = gcomp__range_size(slot->n, gc->world, me);
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     /* adds_own: no shard comes from this worker itself */
     const int two_shot = gcomp__is_two_shot(slot), adds_own = gcomp__adds_own(slot);
     const uint8_t *from = gc->mem.shards; /* shards of worker 0, then of worker 1, ... */
     gcomp__sink sink =
-        gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at_acc, n);
+        gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
     for (size_t w = 0; w < gc->world; from += gcomp__bucket_now(gc)->came[w++]) {
         gcomp__view *view = gc->mem.views + sink.count;
         if (w == me && adds_own) continue;
         gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
-        if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->k)
+        if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
             result = GCOMP_CORRUPT; /* more elements than the codec selects */
         if (result != GCOMP_OK) {
             gcomp__blame(gc, result, w, slot);
@@ -24700,14 +24712,15 @@ static void gcomp__add_shards(gcomp *gc)
 static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot, uint32_t least,
                                            size_t wanted)
 {
-    const int global = slot->flags & GCOMP__TOP_MEAN; /* else all sums that are not 0 are chosen */
+    /* else all sums that are not 0 are chosen */
+    const int global = slot->use.flags & GCOMP__TOP_MEAN;
     const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
     /* elements that can have a sum, at most: k from each worker */
-    const size_t most = gcomp__min(gcomp__times(slot->k, world), n);
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
-    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at_acc);
+    const size_t most = gcomp__min(gcomp__times(slot->at.k, world), n);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at.acc);
     gcomp__selection s = gcomp__selection_in(
-        &call, &in, n, global ? gcomp__sparse_room(&slot->codec, slot->n) : most + 32);
+        &call, &in, n, global ? gcomp__sparse_room(&slot->use.codec, slot->n) : most + 32);
     /* cannot fail: sums are finite */
     (void)gcomp__sparse_collect(&call, &s, least, least, global ? wanted : n);
     if (global && s.count > wanted) gcomp__sparse_keep(&s, wanted);
@@ -24740,15 +24753,16 @@ static void gcomp__put_lists(gcomp *gc)
     memset(gc->mem.lists, 0, bytes);
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
-        if (!gcomp__in_shards(slot) || !(slot->flags & GCOMP__TOP_MEAN)) continue;
-        gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->k);
+        if (!gcomp__in_shards(slot) || !(slot->use.flags & GCOMP__TOP_MEAN)) continue;
+        gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->at.k);
         uint32_t *key = s.index; /* the indices are not needed any more */
         for (size_t j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
         gcomp__sort_keys(key, (uint32_t *)(void *)s.value, s.count, s.bins);
         memcpy(key, s.value, 4 * s.count);
         /* keys rise: the j-th listed key is the (j * list_step)-th from the end */
-        for (size_t j = 1; j * slot->list_step <= s.count; j++)
-            gcomp__put32(gc->mem.lists + slot->at_list + 4 * j, key[s.count - j * slot->list_step]);
+        for (size_t j = 1; j * slot->at.list_step <= s.count; j++)
+            gcomp__put32(gc->mem.lists + slot->now.list + 4 * j,
+                         key[s.count - j * slot->at.list_step]);
     }
     gcomp__put32(gc->mem.lists, (gcomp__common(gc->set)->crc)(0, gc->mem.lists + 4, bytes - 4));
 }
@@ -24761,32 +24775,32 @@ static void gcomp__put_lists(gcomp *gc)
      has key 5. */
 static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
 {
-    const size_t world = gc->world, step = slot->list_step;
+    const size_t world = gc->world, step = slot->at.list_step;
     const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
     /* the lists of this tensor from all owners; the own list to send stands before them */
-    const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->at_list;
+    const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->now.list;
     size_t *taken = gc->mem.places; /* how many keys of each owner are taken */
     *least = 1;
     gcomp__all_sizes(gc, taken, 0);
-    for (size_t count = 0; count < slot->k; count += step) {
+    for (size_t count = 0; count < slot->at.k; count += step) {
         uint32_t largest = 0;
         size_t owner = world; /* who listed the largest key; world: there is no key left */
         /* the largest key that no worker has taken yet; an exhausted list ends in zeros */
         for (size_t w = 0; w < world; w++) {
             const uint32_t key =
-                taken[w] < slot->k / step ? gcomp__get32(lists + w * bytes + 4 * taken[w]) : 0;
+                taken[w] < slot->at.k / step ? gcomp__get32(lists + w * bytes + 4 * taken[w]) : 0;
             if (key <= largest) continue;
             largest = key;
             owner = w;
         }
         if (owner == world) { /* the lists stand for fewer than k sums: send all */
             *least = 1;
-            return slot->k;
+            return slot->at.k;
         }
         taken[owner]++;
         *least = largest;
     }
-    return gcomp__min(slot->k, (taken[gc->me] + 1) * step);
+    return gcomp__min(slot->at.k, (taken[gc->me] + 1) * step);
 }
 
 /* Two shots: writes the mean of the own range, quantised: shot 2. */
@@ -24794,7 +24808,7 @@ static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, ui
                                     size_t *length)
 {
     const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
-    gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at_acc, gc->step);
+    gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
     /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
     in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
     return gcomp__put_range(gc, slot, &in, n, world, to, length);
@@ -24804,7 +24818,8 @@ static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, ui
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
     uint32_t least = 1;
-    const size_t wanted = slot->flags & GCOMP__TOP_MEAN ? gcomp__wanted_sums(gc, slot, &least) : 0;
+    const size_t wanted = slot->use.flags & GCOMP__TOP_MEAN ? gcomp__wanted_sums(gc, slot, &least)
+        : 0;
     const gcomp__selection s = gcomp__choose_sums(gc, slot, least, wanted);
     const size_t dense = 4 * s.n; /* bytes of the sums as floats */
     /* sparse, if that takes at least one byte less than floats */
@@ -24813,7 +24828,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     if (result != GCOMP_DST_TOO_SMALL) return result;
     /* dense: a payload of none */
     const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at_acc);
+    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at.acc);
     const gcomp_codec none = gcomp__none_codec();
     GCOMP__TRY(gcomp__encode_as(&call, gcomp__as_floats(), &none, &in, s.n, to,
                                 GCOMP__HEADER + dense, length));
@@ -24888,7 +24903,7 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const size_t world = gc->world;
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     for (size_t w = 0; w < world; w++) {
         const size_t n = gcomp__range_size(slot->n, world, w);
         gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + gcomp__range(slot->n, world, w), n);
@@ -24908,7 +24923,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
                              const gcomp__view *view)
 {
     gcomp__work part = *work;
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->mem.acc + slot->at_acc, work->n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->mem.acc + slot->at.acc, work->n);
     sink.fresh = 0;
     sink.weight = -1; /* acc <- mean - decode(its payload) */
     sink.views = view; /* of the payload */
@@ -24929,7 +24944,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
 static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     const gcomp__work part = gcomp__work_in(work, gc->me);
-    const float *mean = gc->mem.acc + slot->at_acc;
+    const float *mean = gc->mem.acc + slot->at.acc;
     if (part.y_type == GCOMP_F32) memcpy(part.y, mean, 4 * part.n);
     else gcomp__convert(&work->call, part.y, mean, part.y_type, part.n, 0, 0);
 }
@@ -24946,7 +24961,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
 {
     const int scattered = gcomp__is_scattered(gc, slot);
     /* payloads of the ranges of others, in order */
-    const uint8_t *own = gc->mem.own + slot->at_own;
+    const uint8_t *own = gc->mem.own + slot->at.own;
     for (size_t w = 0; w < work->world; w++) {
         const gcomp__work part = gcomp__work_in(work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
@@ -24978,11 +24993,11 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
    have the same y, and so keep the same elements. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->method);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const gcomp__source in = gcomp__plain_source(y);
     gcomp__selection s =
-        gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->codec, slot->n));
-    (void)gcomp__sparse_largest(&call, &s, 1, slot->k);
+        gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->use.codec, slot->n));
+    (void)gcomp__sparse_largest(&call, &s, 1, slot->at.k);
     memset(y, 0, 4 * slot->n);
     for (size_t i = 0; i < s.count; i++) y[s.index[i]] = s.value[i];
 }
@@ -25095,16 +25110,17 @@ static unsigned gcomp__accordion(gcomp *gc)
     int changes = 0; /* scope=tensor: does any tensor move? */
     pace->squares = 0;
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        slot->next = slot->entry;
-        if (!slot->epoch_sum) continue;
+        slot->now.next = slot->kept.entry;
+        if (!slot->kept.epoch_sum) continue;
         if (over) {
-            slot->squares = (gcomp__common(gc->set)->squares)(slot->epoch_sum, slot->n);
-            pace->squares += slot->squares;
+            slot->now.squares = (gcomp__common(gc->set)->squares)(slot->kept.epoch_sum, slot->n);
+            pace->squares += slot->now.squares;
             if (by_tensor && known)
-                slot->next = !gcomp__critical(slot->norm, gcomp__norm_of(slot->squares), eta);
+                slot->now.next = !gcomp__critical(slot->kept.norm,
+                                                  gcomp__norm_of(slot->now.squares), eta);
         }
-        if (slower) slot->next = 0;
-        changes |= slot->next != slot->entry;
+        if (slower) slot->now.next = 0;
+        changes |= slot->now.next != slot->kept.entry;
     }
     if (by_tensor) return changes ? GCOMP__BY_TENSOR : 0;
     if (over && known) all = !gcomp__critical(pace->norm, gcomp__norm_of(pace->squares), eta);
@@ -25139,7 +25155,7 @@ static void gcomp__put_decisions(gcomp *gc)
     uint8_t *to = gc->mem.decisions;
     memset(to, 0, gcomp__decision_bytes(count));
     for (size_t i = 0; i < count && gc->desc.comm.rank == 0; i++)
-        to[i] = (uint8_t)gc->tensors[i].next;
+        to[i] = (uint8_t)gc->tensors[i].now.next;
     gcomp__put32(to + count, gcomp__crc_decisions(gc, to));
 }
 
@@ -25154,7 +25170,7 @@ static void gcomp__take_decisions(gcomp *gc)
     /* rank 0 knows what it has sent */
     if (gc->desc.comm.rank == 0) wrong |= memcmp(from, gc->mem.decisions, count) != 0;
     for (size_t i = 0; i < count; i++) wrong |= from[i] >= gc->tensors[i].entry_count;
-    for (size_t i = 0; i < count && !wrong; i++) gc->tensors[i].next = from[i];
+    for (size_t i = 0; i < count && !wrong; i++) gc->tensors[i].now.next = from[i];
     if (wrong)
         gc->late_error =
             gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH,
@@ -25168,8 +25184,8 @@ static void gcomp__take_decisions(gcomp *gc)
 static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
 {
     gcomp__work sum = *work;
-    sum.in.residual = gcomp__residual_in(slot->epoch_sum, GCOMP__FLOATS);
-    sum.sums[0] = slot->epoch_sum;
+    sum.in.residual = gcomp__residual_in(slot->kept.epoch_sum, GCOMP__FLOATS);
+    sum.sums[0] = slot->kept.epoch_sum;
     sum.part = 1;
     gcomp__make_part(&sum);
 }
@@ -25193,9 +25209,9 @@ static void gcomp__close_epoch(gcomp *gc)
         gc->pace.norm = gcomp__norm_before(gc->pace.squares);
     }
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        if (!slot->epoch_sum) continue;
-        if (whole) slot->norm = gcomp__norm_before(slot->squares);
-        memset(slot->epoch_sum, 0, 4 * slot->n);
+        if (!slot->kept.epoch_sum) continue;
+        if (whole) slot->kept.norm = gcomp__norm_before(slot->now.squares);
+        memset(slot->kept.epoch_sum, 0, 4 * slot->n);
     }
 }
 
@@ -25209,7 +25225,7 @@ static void gcomp__keep_pace(gcomp *gc)
         if (gc->decided != GCOMP__BY_TENSOR) {
             pace->entry = gc->decided - 1;
             for (size_t i = 0; i < gc->count; i++)
-                if (gc->tensors[i].entries) gc->tensors[i].next = pace->entry;
+                if (gc->tensors[i].entries) gc->tensors[i].now.next = pace->entry;
         }
         gcomp__switch_all(gc);
         pace->sum = 0;
@@ -25279,7 +25295,7 @@ static const uint8_t *gcomp__frame_of(const gcomp *gc, size_t w)
 /* Does the tensor take part in a round of this kind? */
 static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 {
-    return slot->grad && round < 3 && slot->rounds[round] == kind;
+    return slot->now.grad && round < 3 && slot->use.rounds[round] == kind;
 }
 
 /* ---------------- no two gradients may share memory: the commit of one would change the other
@@ -25290,26 +25306,27 @@ static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
 /* Where the i-th gradient in memory begins, and where a gradient ends. */
 static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
 {
-    return (uintptr_t)t[t[i].by_address].grad; /* 0: skipped, or not known yet */
+    return (uintptr_t)t[t[i].now.by_address].now.grad; /* 0: skipped, or not known yet */
 }
 
 /* The address behind the last byte of a gradient; 0 if there is none. */
 static uintptr_t gcomp__address_behind(const gcomp__slot *slot)
 {
-    return slot->grad ? (uintptr_t)slot->grad + slot->n * gcomp__dtype_bytes(slot->dtype) : 0;
+    return slot->now.grad ? (uintptr_t)slot->now.grad + slot->n * gcomp__dtype_bytes(slot->dtype)
+        : 0;
 }
 
 /* Sinks entry i into the heap below it; the largest address is on top. */
 static void gcomp__sift_address(gcomp__slot *t, size_t i, size_t end)
 {
-    const uint32_t sinks = t[i].by_address; /* the number that moves down */
+    const uint32_t sinks = t[i].now.by_address; /* the number that moves down */
     const uintptr_t address = gcomp__address(t, i);
     for (size_t next; (next = 2 * i + 1) < end; i = next) {
         if (next + 1 < end && gcomp__address(t, next) < gcomp__address(t, next + 1)) next++;
         if (address >= gcomp__address(t, next)) break;
-        t[i].by_address = t[next].by_address;
+        t[i].now.by_address = t[next].now.by_address;
     }
-    t[i].by_address = sinks;
+    t[i].now.by_address = sinks;
 }
 
 /* Heap sort of by_address: no memory, and n log n also for the worst order. First all entries
@@ -25318,9 +25335,9 @@ static void gcomp__sort_addresses(gcomp__slot *t, size_t count)
 {
     for (size_t i = count / 2; i-- > 0;) gcomp__sift_address(t, i, count);
     for (size_t i = count; i-- > 1;) {
-        const uint32_t last = t[0].by_address;
-        t[0].by_address = t[i].by_address;
-        t[i].by_address = last;
+        const uint32_t last = t[0].now.by_address;
+        t[0].now.by_address = t[i].now.by_address;
+        t[i].now.by_address = last;
         gcomp__sift_address(t, 0, i);
     }
 }
@@ -25335,7 +25352,8 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
     if (sorted < count) gcomp__sort_addresses(t, count);
     /* if any two overlap, two neighbours do; gradients not known yet are 0, and stand first */
     for (size_t i = 1; i < count; i++) {
-        const uint32_t a = t[i - 1].by_address, b = t[i].by_address; /* neighbours in memory */
+        /* neighbours in memory */
+        const uint32_t a = t[i - 1].now.by_address, b = t[i].now.by_address;
         if (gcomp__address_behind(t + a) <= gcomp__address(t, i)) continue;
         return gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
                                 "%t and %t: their gradients share memory", t[a < b ? a : b].name,
@@ -25442,7 +25460,7 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
         a->tensors = gcomp__crc_shape(gc, a->tensors, slot);
         a->tensors = gcomp__crc_number(gc, a->tensors, (uint64_t)slot->dtype);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
-        a->codecs = gcomp__crc_number(gc, a->codecs, slot->entry);
+        a->codecs = gcomp__crc_number(gc, a->codecs, slot->kept.entry);
     }
     for (size_t i = 0; i < GCOMP__OPTION_COUNT; i++)
         a->options = gcomp__crc_number(gc, a->options, gcomp__option(gc, i).bits);
@@ -25500,12 +25518,13 @@ static void gcomp__put_frame(gcomp *gc)
     gc->has_shards = gc->has_lists = 0;
     b->lists = 0;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        active = gcomp__crc_number(gc, active, slot->grad ? 1 + (uint64_t)gcomp__is_odd(slot) : 0);
-        if (slot->grad && slot->bound) bytes += slot->length;
+        active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + (uint64_t)gcomp__is_odd(slot)
+                                   : 0);
+        if (slot->now.grad && slot->use.bound) bytes += slot->now.length;
         gc->has_shards |= gcomp__in_shards(slot);
-        if (gcomp__in_shards(slot) && slot->flags & GCOMP__TOP_MEAN) {
+        if (gcomp__in_shards(slot) && slot->use.flags & GCOMP__TOP_MEAN) {
             gc->has_lists = 1;
-            slot->at_list = b->lists;
+            slot->now.list = b->lists;
             b->lists += gcomp__keys_bytes(slot);
         }
         for (int round = gc->gather_round + 1; round < 3; round++)
@@ -25763,11 +25782,11 @@ static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];
     for (size_t e = 0; e < slot->entry_count; e++) {
-        (void)gcomp_codec_format(slot->entries ? &slot->entries[e].codec : &slot->codec, codec,
+        (void)gcomp_codec_format(slot->entries ? &slot->entries[e].codec : &slot->use.codec, codec,
                                  sizeof codec);
         gcomp__say_with(t, e ? "|%s" : "%s", codec);
     }
-    if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->entry);
+    if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
 }
 
 /* Item i of this worker as a text. */
@@ -25789,7 +25808,7 @@ static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
         gcomp__say_codecs(t, slot);
     } else {
         gcomp__say_with(t, "%t %s", slot->name,
-                        !slot->grad             ? "skipped"
+                        !slot->now.grad             ? "skipped"
                         : gcomp__is_odd(slot) ? "with a gradient, in an odd turn"
                                               : "with a gradient");
     }
@@ -25918,12 +25937,13 @@ static void gcomp__place_sums(gcomp *gc)
         const gcomp__sums *row = gcomp__step_method(slot)->sums;
         const int odd = gcomp__is_odd(slot);
         for (int round = 0; round < 3; round++) {
-            size_t *count = &sums[round][slot->rounds[round]];
-            if (slot->rounds[round] < GCOMP__SUM) continue;
-            slot->at_sum[round] = *count;
-            slot->sum_now[round] =
-                slot->stack * (row->sum_count)(&slot->codec, slot->rows, slot->cols, round, odd);
-            *count += slot->sum_now[round];
+            size_t *count = &sums[round][slot->use.rounds[round]];
+            if (slot->use.rounds[round] < GCOMP__SUM) continue;
+            slot->now.sum[round] = *count;
+            slot->now.sums[round] =
+                slot->stack * (row->sum_count)(&slot->use.codec, slot->rows, slot->cols, round,
+                                               odd);
+            *count += slot->now.sums[round];
         }
     }
 }
@@ -25959,8 +25979,8 @@ static gcomp_result gcomp__need_epochs(gcomp *gc)
     const int rule = gc->schedule.rule;
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
-            const gcomp__method *m = slot->entries ? slot->entries[e].method : slot->method;
-            if ((slot->entries ? slot->entries[e].flags : slot->flags) & GCOMP__BY_EPOCHS)
+            const gcomp__method *m = slot->entries ? slot->entries[e].method : slot->use.method;
+            if ((slot->entries ? slot->entries[e].flags : slot->use.flags) & GCOMP__BY_EPOCHS)
                 return gcomp__fail_with(
                     gc, GCOMP_INVALID_ARGUMENT,
                     "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set warmup=0",
@@ -26020,8 +26040,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
     gcomp__take_step(gc, step);
     for (size_t i = 0; i < gc->count; i++) {
-        gc->tensors[i].ready = 0;
-        gc->tensors[i].grad = NULL;
+        gc->tensors[i].now.ready = 0;
+        gc->tensors[i].now.grad = NULL;
     }
     gcomp__place_sums(gc);
     gcomp__enter_bucket(gc, 0);
@@ -26043,10 +26063,10 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 /* A tensor's place in the sums of a round; NULL if the round has no sums. */
 static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int round)
 {
-    unsigned kind = slot->rounds[round]; /* sums of each kind have a buffer of their own */
+    unsigned kind = slot->use.rounds[round]; /* sums of each kind have a buffer of their own */
     if (kind < GCOMP__SUM) return NULL;
     return (float *)(void *)(gc->mem.sums[round][kind] +
-                             slot->at_sum[round] * gcomp__kind_bytes(kind));
+                             slot->now.sum[round] * gcomp__kind_bytes(kind));
 }
 
 /* A tensor in this step, for the functions of its row: all that a method needs to know, and where
@@ -26059,8 +26079,9 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     memset(&work, 0, sizeof work);
     const gcomp__method *const m = gcomp__step_method(slot);
     work.call = gcomp__call_in(gc, m);
-    work.codec = &slot->codec;
-    work.in = gcomp__source_in(gc, slot, slot->grad, slot->flags & GCOMP__ONE_KEY ? 0 : gc->step);
+    work.codec = &slot->use.codec;
+    work.in = gcomp__source_in(gc, slot, slot->now.grad, slot->use.flags & GCOMP__ONE_KEY ? 0
+                               : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -26073,11 +26094,11 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.world = gc->world;
     work.epoch = gc->epoch;
     work.odd = gcomp__is_odd(slot);
-    work.leads = slot->steps % gc->world == gc->me;
-    work.state = slot->state;
-    work.local = gc->mem.local + slot->at_local;
+    work.leads = slot->kept.steps % gc->world == gc->me;
+    work.state = slot->kept.state;
+    work.local = gc->mem.local + slot->at.local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
-    work.y = (float *)slot->grad;
+    work.y = (float *)slot->now.grad;
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
@@ -26113,12 +26134,13 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp__source *in, size_t 
 static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     const int by_ranges = gcomp__by_ranges(slot);
-    uint8_t *to = by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_send;
+    uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
-    GCOMP__TRY(gcomp__encode_as(&work->call, slot->method, &slot->codec, &work->in, slot->n, to,
-                                by_ranges ? slot->own_bytes : slot->bound, &slot->length));
-    gcomp__seal_payload(gc, to, slot->length);
+    GCOMP__TRY(gcomp__encode_as(&work->call, slot->use.method, &slot->use.codec, &work->in, slot->n,
+                                to, by_ranges ? slot->at.own_bytes : slot->use.bound,
+                                &slot->now.length));
+    gcomp__seal_payload(gc, to, slot->now.length);
     return GCOMP_OK;
 }
 
@@ -26132,21 +26154,23 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
-    if (gc->desc.measure && !(slot->flags & GCOMP__MOMENTUM))
-        slot->p_squares = gcomp__measure_p(gc, &work.in, slot->n);
+    if (gc->desc.measure && !(slot->use.flags & GCOMP__MOMENTUM))
+        slot->now.p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (gcomp__is_two_shot(slot)) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
-    } else if (slot->rounds[0] == GCOMP__GATHER || slot->rounds[0] == GCOMP__SHARE) {
+    } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
         GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
-        slot->length = slot->bound; /* the frame tells it: a later round makes the payload */
+        /* the frame tells it: a later round makes the payload */
+        slot->now.length = slot->use.bound;
         GCOMP__TRY((gcomp__step_method(slot)->sums->make)(&work, 0));
     }
     /* encoding with momentum left p at the start of the scratch */
-    if (gc->desc.measure && slot->flags & GCOMP__MOMENTUM)
-        slot->p_squares =
+    if (gc->desc.measure && slot->use.flags & GCOMP__MOMENTUM)
+        slot->now.p_squares =
             (gcomp__common(gc->set)->squares)((const float *)(void *)work.call.scratch, slot->n);
-    return gcomp__by_ranges(slot) && slot->method->rules.selector ? gcomp__cut(gc, slot) : GCOMP_OK;
+    return gcomp__by_ranges(slot) && slot->use.method->rules.selector ? gcomp__cut(gc, slot)
+        : GCOMP_OK;
 }
 
 /* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
@@ -26163,11 +26187,11 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
         return gcomp__fail(gc, GCOMP_WRONG_STATE,
                            "no step is collecting gradients: begin one first");
     gcomp__slot *slot = gc->tensors + tensor;
-    if (slot->ready)
+    if (slot->now.ready)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
-    slot->ready = 1;
-    slot->grad = grad;
-    slot->length = 0; /* of its payload, until it is encoded */
+    slot->now.ready = 1;
+    slot->now.grad = grad;
+    slot->now.length = 0; /* of its payload, until it is encoded */
     if (!grad || gc->late_error != GCOMP_OK || !gcomp__may_encode(gc)) return GCOMP_OK;
     /* gradients are encoded in the order in which they are ready, whatever the bucket */
     double from = gcomp__now(gc); /* the clock of encode_seconds */
@@ -26207,10 +26231,10 @@ static void gcomp__pack_gather(gcomp *gc)
     gcomp__bucket *b = gcomp__bucket_now(gc);
     uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!slot->grad || !slot->bound) continue;
-        slot->at_sent = (size_t)(to - gc->mem.send);
-        memmove(to, gc->mem.send + slot->at_send, slot->length);
-        to += slot->length;
+        if (!slot->now.grad || !slot->use.bound) continue;
+        slot->now.sent = (size_t)(to - gc->mem.send);
+        memmove(to, gc->mem.send + slot->at.send, slot->now.length);
+        to += slot->now.length;
     }
     b->stride = 0;
     for (size_t w = 0; w < gc->world; w++) {
@@ -26233,14 +26257,14 @@ static void gcomp__close_gaps(gcomp *gc)
     memset(gaps, 0, sizeof gaps);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         for (int round = 0; round < 3; round++) {
-            const unsigned kind = slot->rounds[round];
+            const unsigned kind = slot->use.rounds[round];
             const void *const from = gcomp__sum_of_slot(gc, slot, round);
             if (kind < GCOMP__SUM) continue;
-            if (!slot->grad) gaps[round][kind] += slot->sum_now[round];
-            slot->at_sum[round] -= slot->grad ? gaps[round][kind] : 0;
-            if (slot->grad && gaps[round][kind] && round == 0)
+            if (!slot->now.grad) gaps[round][kind] += slot->now.sums[round];
+            slot->now.sum[round] -= slot->now.grad ? gaps[round][kind] : 0;
+            if (slot->now.grad && gaps[round][kind] && round == 0)
                 memmove(gcomp__sum_of_slot(gc, slot, 0), from,
-                        slot->sum_now[0] * gcomp__kind_bytes(kind));
+                        slot->now.sums[0] * gcomp__kind_bytes(kind));
         }
     }
 }
@@ -26256,7 +26280,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
         if (!gcomp__takes_part(slot, gc->round, kind)) continue;
         /* those of one kind lie one behind the other */
         if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
-        count += slot->sum_now[gc->round];
+        count += slot->now.sums[gc->round];
     }
     return count;
 }
@@ -26302,7 +26326,7 @@ static void gcomp__check_gather(gcomp *gc)
             const uint8_t *payload;
             size_t length = 0;
             slot = gc->tensors + i;
-            if (!slot->grad || !slot->bound) continue;
+            if (!slot->now.grad || !slot->use.bound) continue;
             gcomp_result result = gcomp__next_payload(gc, w, &payload, &length);
             if (result == GCOMP_OK) result = gcomp__check_for(gc, slot, payload, length);
             if (result == GCOMP_OK && !(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum)
@@ -26493,10 +26517,10 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result = GCOMP_OK;
-    if (slot->rounds[gc->round] != GCOMP__GATHER) {
+    if (slot->use.rounds[gc->round] != GCOMP__GATHER) {
         result = (gcomp__step_method(slot)->sums->make)(&work, gc->round);
     } else {
-        memset(gc->mem.send + slot->at_send, 0, GCOMP__HEADER); /* after an error all refuse this */
+        memset(gc->mem.send + slot->at.send, 0, GCOMP__HEADER); /* after an error all refuse this */
         if (gc->late_error == GCOMP_OK && gcomp__encode_payload(gc, slot, &work) != GCOMP_OK)
             result = GCOMP_DIVERGED;
     }
@@ -26522,7 +26546,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     int more = gc->has_shards && gc->round < gcomp__stages(gc);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end && gc->round < 3;
          slot++) {
-        if (!slot->grad || slot->rounds[gc->round] == GCOMP__NO_ROUND) continue;
+        if (!slot->now.grad || slot->use.rounds[gc->round] == GCOMP__NO_ROUND) continue;
         more = 1;
         gcomp__make_next(gc, slot);
     }
@@ -26758,7 +26782,7 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
     if (gc->phase == GCOMP__COLLECT) {
         /* WAIT until all tensors of the bucket are ready */
         for (size_t i = b->first; i < b->end; i++)
-            if (!gc->tensors[i].ready) return GCOMP_OK;
+            if (!gc->tensors[i].now.ready) return GCOMP_OK;
         gcomp__ask_frames(gc, request);
         return GCOMP_OK;
     }
@@ -26829,7 +26853,7 @@ static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink
 static float *gcomp__mean_at(const gcomp *gc, const gcomp__slot *slot)
 {
     const int last = gc->current + 1 == gc->plan.buckets; /* its payloads are still in mem.recv */
-    return gc->mem.means && slot->bound && !last ? gc->mem.means + slot->at_mean : NULL;
+    return gc->mem.means && slot->use.bound && !last ? gc->mem.means + slot->at.mean : NULL;
 }
 
 /* Makes the means of the bucket, before the next one receives where its payloads are.
@@ -26840,11 +26864,11 @@ static void gcomp__make_means(gcomp *gc)
     const double from = gcomp__now(gc);
     gcomp__all_sizes(gc, gc->mem.cursors, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        const gcomp__call call = gcomp__call_in(gc, slot->method); /* without work: no state */
+        const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
         gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__mean_at(gc, slot), slot->n);
-        if (!slot->grad || !sink.y) continue;
+        if (!slot->now.grad || !sink.y) continue;
         gcomp__open_gathered(gc, slot, &sink);
-        (slot->method->payload->decode)(&call, &sink);
+        (slot->use.method->payload->decode)(&call, &sink);
     }
     gc->stats.commit_seconds += gcomp__now(gc) - from;
 }
@@ -26948,21 +26972,21 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
                      was sent and is in y leaves the residual */
 static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
-    const int global = slot->flags & GCOMP__TOP_MEAN && work->world > 1;
+    const int global = slot->use.flags & GCOMP__TOP_MEAN && work->world > 1;
     const int by_ranges = gcomp__by_ranges(slot), scattered = gcomp__is_scattered(gc, slot);
     /* the own payload, as it was encoded */
     const uint8_t *payload =
-        by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_sent;
+        by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->now.sent;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
-    gcomp__open_valid(gc->set, &own, NULL, payload, slot->length, slot->n);
+    gcomp__open_valid(gc->set, &own, NULL, payload, slot->now.length, slot->n);
     if (made || scattered) sink.y = NULL;
     /* by ranges: the sums are added below */
     else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
     sink.own_at = gc->me;
     if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
     work->call.work = work;
-    (slot->method->payload->decode)(&work->call, &sink);
+    (slot->use.method->payload->decode)(&work->call, &sink);
     if (scattered) gcomp__take_shard(gc, slot, work);
     else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
     if (global) gcomp__keep_largest(gc, slot, work->y);
@@ -27016,24 +27040,24 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
     float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
     if (made) work.y = made, work.y_type = GCOMP_F32;
-    if (slot->epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
+    if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
-    else if (slot->bound || gcomp__by_ranges(slot))
+    else if (slot->use.bound || gcomp__by_ranges(slot))
         gcomp__commit_mean(gc, slot, &work, made != NULL);
     else (gcomp__step_method(slot)->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
-        gc->p_squares += slot->p_squares;
+        gc->p_squares += slot->now.p_squares;
         if (gcomp__has_residual(slot)) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
     gcomp__close_residual(gc, slot, work.residual, gc->step);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
-        gcomp__convert(&work.call, slot->grad, work.y, dtype, slot->n, 0, 0);
-    else if (made) memcpy(slot->grad, made, 4 * slot->n);
+        gcomp__convert(&work.call, slot->now.grad, work.y, dtype, slot->n, 0, 0);
+    else if (made) memcpy(slot->now.grad, made, 4 * slot->n);
     /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
        what is scattered: there is nothing to compare */
-    work.y = (float *)slot->grad;
+    work.y = (float *)slot->now.grad;
     work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
         gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
@@ -27067,9 +27091,9 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
         for (size_t w = 0; w < gc->world && gc->mem.cursors; w++)
             gc->mem.cursors[w] = gc->mem.places[w] = 0;
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-            if (!slot->grad) continue;
-            slot->steps++; /* each so many of its steps, its mean goes into the digest */
-            gcomp__commit_slot(gc, slot, every && slot->steps % every == 0);
+            if (!slot->now.grad) continue;
+            slot->kept.steps++; /* each so many of its steps, its mean goes into the digest */
+            gcomp__commit_slot(gc, slot, every && slot->kept.steps % every == 0);
         }
     }
     gc->current = 0;
@@ -27132,7 +27156,8 @@ static int gcomp__may_sum(const gcomp *gc, const gcomp__slot *slot)
         if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);
         if (slot->entries) gcomp__choose_mean(&tried, &gc->desc);
         for (int round = 0; round < 3; round++)
-            if (tried.rounds[round] >= GCOMP__SUM && tried.rounds[round] != GCOMP__MAX) return 1;
+            if (tried.use.rounds[round] >= GCOMP__SUM && tried.use.rounds[round] != GCOMP__MAX)
+                return 1;
     }
     return 0;
 }
@@ -27300,7 +27325,7 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
     GCOMP__TRY(gcomp__need_step(gc));
     /* a tensor that is not ready would be waited for without end */
     for (size_t i = 0; i < gc->count; i++)
-        if (!gc->tensors[i].ready)
+        if (!gc->tensors[i].now.ready)
             return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, gc->tensors[i].name,
                                       "it is not ready yet");
     GCOMP__TRY(gcomp__need_frames(gc));
@@ -27342,7 +27367,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
     }
     for (size_t i = 0; i < end; i++) { /* gcomp__need_apart looks at all gradients from here on */
         if (flat) flat += gcomp__flat_elements(gc, grads, i);
-        else if (grads) gc->tensors[i].grad = grads[i];
+        else if (grads) gc->tensors[i].now.grad = grads[i];
     }
     do {
         first = gcomp__bucket_first(gc, end);
@@ -27411,7 +27436,7 @@ static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, s
     memcpy(to, "GCN2", 4);
     gcomp__put32(to + 4, (uint32_t)-(int)result);
     gcomp__put32(to + 8, codecs);
-    for (size_t i = 0; i < entries; i++) to[12 + i] = (uint8_t)gc->tensors[i].entry;
+    for (size_t i = 0; i < entries; i++) to[12 + i] = (uint8_t)gc->tensors[i].kept.entry;
     gcomp__put32(to + 12 + entries, (gcomp__common(gc->set)->crc)(0, to, 12 + entries));
 }
 
@@ -27498,7 +27523,7 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
         if (status) return gcomp__peer_failed(gc, 0, status);
         if (!gcomp__machine_finite(gc, n)) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, nans);
         result = GCOMP_OK;
-        for (size_t i = 0; i < count; i++) gc->tensors[i].next = word[12 + i];
+        for (size_t i = 0; i < count; i++) gc->tensors[i].now.next = word[12 + i];
         gcomp__switch_all(gc);
     }
     /* on the first worker too: -0 + 0 is 0, and all must have the same bits. With NaN or Inf the
@@ -27526,7 +27551,7 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     float *sums = gc->floats.at ? (float *)(void *)gc->floats.at : flat;
     /* here, since gc->node gets copies, which lie apart */
     if (result == GCOMP_OK && !flat) {
-        for (size_t i = 0; i < gc->count; i++) gc->tensors[i].grad = grads[i];
+        for (size_t i = 0; i < gc->count; i++) gc->tensors[i].now.grad = grads[i];
         result = gcomp__need_apart(gc);
     }
     if (result == GCOMP_OK) gcomp__copy_gradients(gc, grads, flat, 0);
@@ -27733,8 +27758,8 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
         gcomp__pass_double(p, &pace->norm);
         for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
             if (!slot->entries) continue;
-            gcomp__pass_double(p, &slot->norm);
-            gcomp__pass_floats(p, slot->epoch_sum, slot->n);
+            gcomp__pass_double(p, &slot->kept.norm);
+            gcomp__pass_floats(p, slot->kept.epoch_sum, slot->n);
         }
         return;
     }
@@ -27757,7 +27782,7 @@ static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
     char one[256];
     gcomp__text t = gcomp__text_in(text, GCOMP__CODECS_TEXT);
     for (size_t e = 0; e < slot->entry_count; e++) {
-        const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->codec;
+        const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->use.codec;
         (void)gcomp_codec_format(codec, one, sizeof one);
         gcomp__say_with(&t, e ? "|%s" : "%s", one);
     }
@@ -27776,7 +27801,7 @@ static size_t gcomp__records_bytes(const gcomp *gc)
 /* How a tensor keeps its residual on this worker, as saves tell it. */
 static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 {
-    return gcomp__has_residual(slot) ? 1 + slot->residual.form : 0;
+    return gcomp__has_residual(slot) ? 1 + slot->kept.residual.form : 0;
 }
 
 /* Bytes of a residual of n elements in a save. It ends there with its last element. */
@@ -27828,9 +27853,9 @@ GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
     gcomp__put64(to + GCOMP__RECORD_COLS, slot->cols);
     gcomp__put64(to + GCOMP__RECORD_STACK, slot->stack);
     gcomp__put64(to + GCOMP__RECORD_STATE, slot->state_room);
-    gcomp__put64(to + GCOMP__RECORD_STEPS, slot->steps);
+    gcomp__put64(to + GCOMP__RECORD_STEPS, slot->kept.steps);
     gcomp__put32(to + GCOMP__RECORD_KEEPS, gcomp__keeps_now(slot));
-    gcomp__put32(to + GCOMP__RECORD_ENTRY, (uint32_t)slot->entry);
+    gcomp__put32(to + GCOMP__RECORD_ENTRY, (uint32_t)slot->kept.entry);
     memcpy(to + GCOMP__RECORD, slot->name, slot->name_bytes);
     memcpy(to + GCOMP__RECORD + slot->name_bytes, codecs, codecs_bytes);
     return to + GCOMP__RECORD + slot->name_bytes + codecs_bytes;
@@ -27883,15 +27908,15 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     for (size_t i = 0; i < gc->count; i++) {
         const gcomp__slot *slot = gc->tensors + i;
         /* bytes behind the state of the codec in use, for which another entry would have a use */
-        const size_t spare = 4 * (slot->state_room - slot->state_floats);
-        if (slot->residual.floats) {
-            at = gcomp__put_floats(at, slot->residual.floats, slot->n);
-        } else if (slot->residual.packed) { /* its bytes in memory are those of a save */
+        const size_t spare = 4 * (slot->state_room - slot->use.state_floats);
+        if (slot->kept.residual.floats) {
+            at = gcomp__put_floats(at, slot->kept.residual.floats, slot->n);
+        } else if (slot->kept.residual.packed) { /* its bytes in memory are those of a save */
             const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->residual.packed, kept);
+            memcpy(at, slot->kept.residual.packed, kept);
             at += kept;
         }
-        if (slot->state) at = gcomp__put_floats(at, slot->state, slot->state_floats);
+        if (slot->kept.state) at = gcomp__put_floats(at, slot->kept.state, slot->use.state_floats);
         memset(at, 0, spare);
         at += spare;
     }
@@ -28178,7 +28203,7 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
                                     "its residual holds what no worker keeps");
         const size_t state =
             slot->entries && slot->found.codecs ? slot->entries[r.entry].state_floats
-                                                : slot->state_floats;
+                                                : slot->use.state_floats;
         at += r.residual;
         for (size_t k = 0; k < slot->state_room && slot->found.state; k++, at += 4) {
             if (!gcomp__finite(gcomp__get_float(at)) && k < state)
@@ -28364,8 +28389,8 @@ static void gcomp__take_residual(const gcomp *gc, gcomp__slot *slot, unsigned st
 {
     const size_t n = how == GCOMP__LEAVE ? 0 : slot->found.n, at = slot->found.floats;
     float tile[GCOMP__TILE];
-    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->residual.form) {
-        memcpy(slot->residual.packed, (const uint8_t *)saves[0] + at,
+    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->kept.residual.form) {
+        memcpy(slot->kept.residual.packed, (const uint8_t *)saves[0] + at,
                gcomp__saved_bytes(1 + stored, n));
         return;
     }
@@ -28390,9 +28415,9 @@ GCOMP__NOINLINE void gcomp__take_saves(gcomp *gc, const void *const *saves, size
         /* floats of the state that all workers share */
         const size_t alike = gcomp__shared_floats(slot), at = slot->found.floats + r.residual;
         gcomp__take_residual(gc, slot, r.keeps - 1, saves, count, own);
-        if (!slot->state || !slot->found.state) continue;
-        gcomp__take_floats(slot->state, alike, saves, count, at, shared);
-        gcomp__take_floats(slot->state + alike, slot->state_floats - alike, saves, count,
+        if (!slot->kept.state || !slot->found.state) continue;
+        gcomp__take_floats(slot->kept.state, alike, saves, count, at, shared);
+        gcomp__take_floats(slot->kept.state + alike, slot->use.state_floats - alike, saves, count,
                            at + 4 * alike, own);
     }
     gcomp__fp_leave(mode);
@@ -28407,12 +28432,12 @@ static void gcomp__take_entries(gcomp *gc, const uint8_t *s)
     const int paced = gc->schedule.rule >= 0;
     const uint8_t *at = s + gcomp__save_pace_at(s);
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        slot->next = paced && slot->entries ? gcomp__get32(at) : 0;
-        slot->steps = gcomp__get64(s + GCOMP__SAVE_STEP);
+        slot->now.next = paced && slot->entries ? gcomp__get32(at) : 0;
+        slot->kept.steps = gcomp__get64(s + GCOMP__SAVE_STEP);
         if (!slot->found.record) continue;
         const gcomp__record r = gcomp__record_of(slot, s);
-        if (slot->found.codecs) slot->next = r.entry;
-        slot->steps = r.steps;
+        if (slot->found.codecs) slot->now.next = r.entry;
+        slot->kept.steps = r.steps;
     }
     gcomp__switch_all(gc);
     gc->stats.switches = switches; /* it counts those of steps */
@@ -28511,7 +28536,7 @@ GCOMP_API gcomp_result gcomp_take_over(gcomp *gc, const void *save, size_t lengt
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__check_save(gc, 0, save, length, 0, &whole));
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
-        if (gcomp__record_of(slot, s).entry != slot->entry)
+        if (gcomp__record_of(slot, s).entry != slot->kept.entry)
             return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, 0, slot,
                                     "it is at another codec of the list there");
     /* residuals of other steps do not belong together */
@@ -28570,9 +28595,10 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
         /* a mean over senders is not divided by the world */
-        if (slot->method->payload->votes != GCOMP__MEAN_OF_SENDERS)
+        if (slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS)
             gcomp__scale_residual(gc, slot, factor);
-        if (slot->state) gcomp__scale_all(slot->state + alike, slot->state_floats - alike, factor);
+        if (slot->kept.state)
+            gcomp__scale_all(slot->kept.state + alike, slot->use.state_floats - alike, factor);
     }
     gcomp__fp_leave(mode);
 }
@@ -28592,7 +28618,7 @@ GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     }
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
-            const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->codec;
+            const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->use.codec;
             gcomp_result result = gcomp__transport_suits(d, codec, rounds, &flags, &why);
             if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, slot->name, reason);
         }
@@ -28621,18 +28647,19 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         const int sums =
             gc->schedule.rule == GCOMP__ACCORDION && slot->entries && gcomp__leads(desc);
-        unsigned flags = slot->flags; /* the flags of all codecs of its list together */
+        unsigned flags = slot->use.flags; /* the flags of all codecs of its list together */
         for (size_t e = 0; slot->entries && e < slot->entry_count; e++)
             flags |= slot->entries[e].flags;
-        slot->keeps = gcomp__keeps(desc, flags);
-        slot->residual = gcomp__residual_in(
-            gcomp__hold_bytes(gc, gcomp__residual_memory(slot->residual),
-                              gcomp__residual_bytes(slot), slot->keeps, gives),
-            slot->residual.form);
-        slot->epoch_sum =
-            (float *)gcomp__hold_bytes(gc, slot->epoch_sum, 4 * slot->n, sums, gives);
-        slot->epoch_floats = slot->epoch_sum ? slot->n : 0;
-        if ((!gcomp__has_residual(slot) && slot->keeps) || (!slot->epoch_sum && sums)) return 0;
+        slot->kept.keeps = gcomp__keeps(desc, flags);
+        slot->kept.residual = gcomp__residual_in(
+            gcomp__hold_bytes(gc, gcomp__residual_memory(slot->kept.residual),
+                              gcomp__residual_bytes(slot), slot->kept.keeps, gives),
+            slot->kept.residual.form);
+        slot->kept.epoch_sum =
+            (float *)gcomp__hold_bytes(gc, slot->kept.epoch_sum, 4 * slot->n, sums, gives);
+        slot->kept.epoch_floats = slot->kept.epoch_sum ? slot->n : 0;
+        if ((!gcomp__has_residual(slot) && slot->kept.keeps) ||
+            (!slot->kept.epoch_sum && sums)) return 0;
     }
     return 1;
 }
@@ -28706,7 +28733,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     *gc = next;
     gc->tried = 0; /* it is another transport */
     for (size_t i = 0; i < gc->count; i++)
-        gc->tensors[i].next = gc->tensors[i].entry;
+        gc->tensors[i].now.next = gc->tensors[i].kept.entry;
     gcomp__switch_all(gc); /* tensors take their places for these workers */
     if (leads != led)
         gcomp__begin_pace(gc, gc->pace.entry, gc->pace.begun, gc->pace.epoch, gc->pace.rate);
@@ -28746,7 +28773,8 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
     for (size_t i = 0; i < gc->count; i++)
         if (gcomp__has_residual(gc->tensors + i))
-            squares += gcomp__residual_squares(gc, gc->tensors[i].residual, 0, gc->tensors[i].n);
+            squares += gcomp__residual_squares(gc, gc->tensors[i].kept.residual, 0,
+                                               gc->tensors[i].n);
     stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
     stats->residual_norm = gcomp__sqrt(squares);
     stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
