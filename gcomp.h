@@ -1357,7 +1357,7 @@ GCOMP_API int gcomp_version(void);
     X(GCOMP_INVALID_ARGUMENT, -1, FATAL, "an argument or a desc field is out of its range") \
     X(GCOMP_OUT_OF_MEMORY, -2, RETRY, "the allocator returned no memory") \
     X(GCOMP_DST_TOO_SMALL, -3, FATAL, "the output buffer is too small") \
-    X(GCOMP_SCRATCH_TOO_SMALL, -4, FATAL, "the scratch buffer is smaller than gcomp_bound says") \
+    X(GCOMP_SCRATCH_TOO_SMALL, -4, FATAL, "no gcomp_exec.scratch, or less than gcomp_bound says") \
     X(GCOMP_NOT_FINITE, -5, RETRY, "the gradient holds NaN or Inf, on this worker or another") \
     X(GCOMP_NEEDS_ROUNDS, -6, FATAL, \
       "the method exchanges sums or keeps momentum: use a step or an exchange") \
