@@ -321,7 +321,7 @@ header_builds() { # the longest first
             sed -n 's/.* X(\([A-Z0-9]*\), .*/-DGCOMP_WITHOUT_\1/p')
         bare $compiler -std=gnu99 -O2 -Wno-unused-function $without
     done
-    for flags in "-O1 -DGCOMP_MAX_ISA=1" "-Os -DGCOMP_MAX_ISA=1" "-O2 -march=native -DGCOMP_NO_SELF"; do
+    for flags in "-O1 -DGCOMP_ONLY_INT" "-O1 -DGCOMP_MAX_ISA=1" "-Os -DGCOMP_MAX_ISA=1" "-O2 -march=native -DGCOMP_NO_SELF"; do
         bare gcc -std=gnu99 $flags -Wno-unused-function
     done
     for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
