@@ -6066,8 +6066,9 @@ GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
         gcomp__unslice(codes, w, 16);
         return;
     }
+    const unsigned some = bits < 8 ? bits : 8; /* so that compilers see the end of w */
     __m256i low = gcomp__fan_avx2(w[0], 0), high = gcomp__fan_avx2(w[0] >> 32, 0);
-    GCOMP__UNROLL for (unsigned b = 1; b < 8 && b < bits; b++) {
+    GCOMP__UNROLL for (unsigned b = 1; b < some; b++) {
         low = _mm256_or_si256(low, gcomp__fan_avx2(w[b], (int)b));
         high = _mm256_or_si256(high, gcomp__fan_avx2(w[b] >> 32, (int)b));
     }
