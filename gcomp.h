@@ -38,7 +38,7 @@
 
    >>manual      what it does and does not; words; step by step; contracts; what goes wrong
    >>means       how a mean over many workers is made: sums, shards, two shots, machines, overlap
-   >>methods     what methods keep and send, their parameters, schedules, papers
+   >>methods     an entry for each method, residuals, schedules, Adam
    >>format      payloads and saves, byte by byte
    >>config      macros that a user may set
    >>api         result codes, types, functions: codec, tensors, step, exchange
@@ -612,28 +612,142 @@
    ---------------------------------------------------------------------------------------------- */
 
 /* ------------------------------------------------------------------------------------------------
-   >>methods - what methods keep and send, their parameters, schedules, papers
+   >>methods - an entry for each method, residuals, schedules, Adam
 
-   WHAT METHODS SEND AND KEEP
-     A worker brings to the collectives of a step
-       a sum of floats      none, randomk, fetch
-       two sums of floats   powersgd (P, then Q), sketch (the sketches, then k elements), leadertopk
-                            (a list of places, then k elements)
-       a sum of integers    intsum, behind a collective that finds the largest |p|
-       a payload            every other method: it is gathered, or cut by ranges
-     The codec layer can also encode with the method none. Methods of sums, and dgc, work in steps
-     only.
-     What was not sent
-       waits in a residual  fp16 bf16 int fp8 mx nvfp4 e3m0 nf4 sign onebit twobit
-                            threshold1 topk dryden blocktopk strom adacomp randomk leadertopk sketch
-                            powersgd dct (its residual decays); and nonzero, unless its values are
-                            floats
-       waits in a memory of the method   dgc (residual and momentum), fetch (tables)
-       is forgotten, since what is sent is right on average   qsgd natural wangni terngrad (but
-                            for clipping) eden (nearly) intsum
-       is forgotten         vote
+   METHODS, an entry each
+     It says what becomes of what was not sent, and what a worker brings to the collectives of a
+     step, if that is no payload; the parameters and their defaults, other values in parentheses;
+     the source. What is not sent
+       residual   waits in a residual, and is sent later
+       memory     waits in a memory of the method
+       unbiased   is forgotten, since what is sent is right on average
+       forgets    is forgotten
      Parameters change that: eden:feedback=1 and intsum:rounding=nearest keep a residual,
-     randomk:unbiased=1 keeps none.
+     randomk:unbiased=1 keeps none. A payload is gathered, or cut by ranges. The codec layer can
+     also encode with the method none. Methods of sums, and dgc, work in steps only.
+     block: elements that share a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9
+     to 1. code: how levels are coded: packed, elias, rice, auto (the shortest), see CODED LEVELS.
+     0 and 1: no and yes.
+     none        exact. Sends a sum of floats. No parameters
+     fp16        residual. rounding=nearest (stochastic: right on average)
+     bf16        residual. rounding=nearest (stochastic: right on average)
+     int         residual. bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
+                 (stochastic), range=symmetric (affine), code=packed
+                 integers at even distances, a scale a block. 8 bits were first sent by Dettmers:
+                 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016, as another type,
+                 the dynamic tree
+     qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
+                 spacing=even (powers: levels that are powers of two, at most 100 of them)
+                 Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
+                 Gradient Quantization and Encoding, NeurIPS 2017; powers: as natural
+     terngrad    unbiased, but for clipping. clip=2.5 (sigma; 0: none), block=tensor, code=packed,
+                 share=0 (1: all workers take the largest scale of all, and clip at it; only with
+                 packed codes, and without blocks)
+                 Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce
+                 Communication in Distributed Deep Learning, NeurIPS 2017
+     natural     unbiased. No parameters
+                 Horvath, Ho, Horvath, Sahu, Canini, Richtarik: Natural Compression for Distributed
+                 Deep Learning, MSML 2022
+     intsum      unbiased. Sends a sum of integers, behind a collective that finds the largest |p|.
+                 bits=8 (16, 32), rounding=stochastic (nearest)
+                 Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of
+                 Stochastic Gradients, ICLR 2022
+     fp8         residual. format=e4m3 (e5m2), block=256
+                 Micikevicius et al.: FP8 Formats for Deep Learning, 2022
+     mx          residual. format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+                 Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
+     nvfp4       residual. No parameters
+                 NVIDIA: Pretraining Large Language Models with NVFP4, 2025
+     e3m0        residual. block=256
+                 Douillard et al.: Streaming DiLoCo with Overlapping Communication: Towards a
+                 Distributed Free Lunch, 2025
+     nf4         residual. block=64
+                 Dettmers, Pagnoni, Holtzman, Zettlemoyer: QLoRA: Efficient Finetuning of Quantized
+                 LLMs, NeurIPS 2023
+     eden        nearly unbiased. bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
+                 residual, with the scale of least error instead of the unbiased one)
+                 Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
+                 Distributed Mean Estimation, NeurIPS 2021; the same: EDEN: Communication-Efficient
+                 and Robust Distributed Mean Estimation for Federated Learning, ICML 2022
+     sign        residual. block=1024, scale=mean (of |p|; rms: the root mean square)
+                 Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
+                 Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
+                 Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019; rms:
+                 Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+                 Convergence Speed, ICML 2021
+     onebit      residual. block=1024
+                 Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
+                 Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014 (error feedback
+                 too)
+     twobit      residual. threshold=0.5 (1e-22 to 1e22; auto: that of least error), rate=0 (with
+                 auto: the share of elements that reaches the threshold)
+                 Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
+                 Interspeech 2015; apache/mxnet
+     threshold1  residual. threshold=0 (to 1e22)
+                 apache/mxnet
+     vote        forgets. No parameters
+                 Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: Compressed Optimisation for
+                 Non-Convex Problems, ICML 2018
+     topk        residual. density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to 1.25
+                 k elements, which takes little more than one pass over memory), chunk=0 (to 65536:
+                 the largest of each so many elements, as SparseLoCo sends them; only with the
+                 defaults of global and exact)
+                 Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield:
+                 Sparse Communication for Distributed Gradient Descent, EMNLP 2017; global: Shi et
+                 al.: A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for
+                 Low Bandwidth Networks, ICDCS 2019; by ranges: Li, Hoefler: Near-Optimal Sparse
+                 Allreduce for Distributed Deep Learning, PPoPP 2022
+     dryden      residual. density=0.01
+                 Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel
+                 Training of Deep Neural Networks, MLHPC 2016
+     wangni      unbiased. density=0.02
+                 Wangni, Wang, Liu, Zhang: Gradient Sparsification for Communication-Efficient
+                 Distributed Optimization, NeurIPS 2018
+     blocktopk   residual. density=0.01, block=256 (elements sent together; not "tensor")
+     strom       residual. threshold=0.01 (1e-20 to 1e20), send=quantum (value)
+                 as twobit
+     nonzero     residual, unless its values are floats. No parameters
+     adacomp     residual. bin=500 (1 to 65536), send=mean (value)
+                 Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp: Adaptive Residual
+                 Gradient Compression for Data-Parallel Distributed Training, AAAI 2018
+     dgc         memory: residual and momentum. density=0.001, momentum=0.9 (below 1), nesterov=0,
+                 clip=0 (L2 norm, see MOMENTUM), masking=1, warmup=4 (epochs)
+                 Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication
+                 Bandwidth for Distributed Training, ICLR 2018
+     dct         residual, which decays. top=32 (1 to 4096 coefficients of each chunk), chunk=64 (1
+                 to 64: the longest side of a chunk), decay=0.999 (0 to 1: what is kept of the
+                 momentum; 0: nothing)
+                 Peng, Quesnelle, Kingma: DeMo: Decoupled Momentum Optimization, arXiv 2411.19870,
+                 2024
+     randomk     residual. Sends a sum of floats. density=0.01, unbiased=0, neighbours=0 (1:
+                 elements side by side)
+                 as topk
+     leadertopk  residual. Sends two sums of floats: a list of places, then k elements.
+                 density=0.001 (values travel as floats)
+                 Chen et al.: ScaleCom: Scalable Sparsified Gradient Compression for
+                 Communication-Efficient Distributed Training, NeurIPS 2020 (CLT-k); Abrahamyan,
+                 Chen, Bekoulis, Deligiannis: Learned Gradient Compression for Distributed Deep
+                 Learning, IEEE Transactions on Neural Networks and Learning Systems, 2021
+     sketch      residual. Sends two sums of floats: the sketches, then k elements. density=0.001,
+                 rows=5 (1, 3, 7), columns=auto (16 to 2^28), candidates=20 (1 to 64, times k)
+                 Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora: Communication-efficient
+                 Distributed SGD with Sketching, NeurIPS 2019
+     fetch       memory: its tables. Sends a sum of floats. density=0.001, rows=5 (1, 3, 7),
+                 columns=auto (16 to 2^28), momentum=0.9 (below 1), zeroing=1
+                 Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez, Arora: FetchSGD:
+                 Communication-Efficient Federated Learning with Sketching, ICML 2020
+     powersgd    residual. Sends two sums of floats: P, then Q. rank=4 (1 to 64; auto: smaller side
+                 / share, 4 to 64), alternate=0, momentum=0 (below 1), share=8 (1 to 64; for a rank
+                 of auto)
+                 Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for
+                 Distributed Optimization, NeurIPS 2019
+   Other sources
+     two shots   as rms of sign (compressed all-reduce)
+     shards      Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler: SparCML: High-Performance
+                 Sparse Communication for Machine Learning, SC 2019
+     accordion   Agarwal, Wang, Lee, Venkataraman, Papailiopoulos: Adaptive Gradient Communication
+                 via Critical Learning Regime Identification, MLSys 2021
+     random      Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
 
    SMALL RESIDUALS
      desc.residual says how residuals are kept between steps, in bytes an element:
@@ -666,55 +780,6 @@
      weights, sparse and every few dozen steps (SparseLoCo: decay 0.95,
      topk:density=0.015625,chunk=4096). gcomp_give_back gives decay * sent back. dct has a decay of
      its own instead. The momentum of dgc and the tables of fetch do not decay.
-
-   PARAMETERS of codecs, and their defaults; other values in parentheses. block: elements that share
-   a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9 to 1. 0 and 1: no and yes.
-     sign                   block=1024, scale=mean (of |p|; rms: the root mean square)
-     onebit                 block=1024
-     twobit                 threshold=0.5 (1e-22 to 1e22; auto: that of least error), rate=0 (with
-                            auto: the share of elements that reaches the threshold)
-     threshold1             threshold=0 (to 1e22)
-     terngrad               clip=2.5 (sigma; 0: none), block=tensor, code=packed, share=0 (1: all
-                            workers take the largest scale of all, and clip at it; only with packed
-                            codes, and without blocks)
-     qsgd                   levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block),
-                            code=packed, spacing=even (powers: levels that are powers of two, at
-                            most 100 of them)
-     int                    bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
-                            (stochastic), range=symmetric (affine), code=packed
-       code                 how levels are coded: packed, elias, rice, auto (the shortest); see
-                            CODED LEVELS
-     fp8                    format=e4m3 (e5m2), block=256
-     mx                     format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
-     e3m0                   block=256
-     nf4                    block=64
-     eden                   bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
-                            residual, with the scale of least error instead of the unbiased one)
-     topk                   density=0.01, global=0 (see MANY WORKERS), exact=1 (0: from 0.8 k to
-                            1.25 k elements, which takes little more than one pass over memory),
-                            chunk=0 (to 65536: the largest of each so many elements, as SparseLoCo
-                            sends them; only with the defaults of global and exact)
-     dryden                 density=0.01
-     wangni                 density=0.02
-     blocktopk              density=0.01, block=256 (elements sent together; not "tensor")
-     strom                  threshold=0.01 (1e-20 to 1e20), send=quantum (value)
-     adacomp                bin=500 (1 to 65536), send=mean (value)
-     dgc                    density=0.001, momentum=0.9 (below 1), nesterov=0, clip=0 (L2 norm, see
-                            MOMENTUM), masking=1, warmup=4 (epochs)
-     dct                    top=32 (1 to 4096 coefficients of each chunk), chunk=64 (1 to 64: the
-                            longest side of a chunk), decay=0.999 (0 to 1: what is kept of the
-                            momentum; 0: nothing)
-     randomk                density=0.01, unbiased=0, neighbours=0 (1: elements side by side)
-     leadertopk             density=0.001 (values travel as floats)
-     sketch                 density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28),
-                            candidates=20 (1 to 64, times k)
-     fetch                  density=0.001, rows=5 (1, 3, 7), columns=auto (16 to 2^28), momentum=0.9
-                            (below 1), zeroing=1
-     powersgd               rank=4 (1 to 64; auto: smaller side / share, 4 to 64), alternate=0,
-                            momentum=0 (below 1), share=8 (1 to 64; for a rank of auto)
-     intsum                 bits=8 (16, 32), rounding=stochastic (nearest)
-     fp16 bf16              rounding=nearest (stochastic: right on average)
-     none vote natural nvfp4 nonzero   have no parameters
 
    SCHEDULES
      desc.codec may be a list, from most bytes to fewest. desc.schedule says who chooses from the
@@ -807,76 +872,6 @@
      Another beta2 or eps, clipping by each worker, and residuals that decay did not help.
      gcomp_warning says this to programs; gcomp_describe does by desc.optimizer.
 
-   PAPERS
-     sign      Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
-               Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
-               Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019
-               scale=rms: Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with
-               Adam's Convergence Speed, ICML 2021
-     onebit    Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
-               Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014
-     two-shot  as scale=rms of sign (compressed all-reduce)
-     twobit    Strom: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
-               Interspeech 2015; apache/mxnet
-     vote      Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: Compressed Optimisation for
-               Non-Convex Problems, ICML 2018
-     terngrad  Wen, Xu, Yan, Wu, Wang, Chen, Li: TernGrad: Ternary Gradients to Reduce Communication
-               in Distributed Deep Learning, NeurIPS 2017
-     qsgd      Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
-               Gradient Quantization and Encoding, NeurIPS 2017; spacing=powers: as natural
-     natural   Horvath, Ho, Horvath, Sahu, Canini, Richtarik: Natural Compression for Distributed
-               Deep Learning, MSML 2022
-     int       has none: integers at even distances, a scale a block. 8 bits were first sent by
-               Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016, as
-               another type, the dynamic tree
-     fp8       Micikevicius et al.: FP8 Formats for Deep Learning, 2022
-     mx        Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
-     nvfp4     NVIDIA: Pretraining Large Language Models with NVFP4, 2025
-     e3m0      Douillard et al.: Streaming DiLoCo with Overlapping Communication: Towards a
-               Distributed Free Lunch, 2025
-     nf4       Dettmers, Pagnoni, Holtzman, Zettlemoyer: QLoRA: Efficient Finetuning of Quantized
-               LLMs, NeurIPS 2023
-     eden      Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
-               Distributed Mean Estimation, NeurIPS 2021; the same: EDEN: Communication-Efficient
-               and Robust Distributed Mean Estimation for Federated Learning, ICML 2022
-     topk      Stich, Cordonnier, Jaggi: Sparsified SGD with Memory, NeurIPS 2018; Aji, Heafield:
-               Sparse Communication for Distributed Gradient Descent, EMNLP 2017
-               global=1: Shi et al.: A Distributed Synchronous SGD Algorithm with Global Top-k
-               Sparsification for Low Bandwidth Networks, ICDCS 2019; by ranges: Li, Hoefler:
-               Near-Optimal Sparse Allreduce for Distributed Deep Learning, PPoPP 2022
-     shards    Renggli, Ashkboos, Aghagolzadeh, Alistarh, Hoefler: SparCML: High-Performance Sparse
-               Communication for Machine Learning, SC 2019
-     strom     as twobit
-     threshold1   apache/mxnet
-     randomk   as topk
-     leadertopk   Chen et al.: ScaleCom: Scalable Sparsified Gradient Compression for
-               Communication-Efficient Distributed Training, NeurIPS 2020 (CLT-k); Abrahamyan, Chen,
-               Bekoulis, Deligiannis: Learned Gradient Compression for Distributed Deep Learning,
-               IEEE Transactions on Neural Networks and Learning Systems, 2021
-     none fp16 bf16 nonzero blocktopk   have none
-     dryden    Dryden, Moon, Jacobs, Van Essen: Communication Quantization for Data-Parallel
-               Training of Deep Neural Networks, MLHPC 2016
-     wangni    Wangni, Wang, Liu, Zhang: Gradient Sparsification for Communication-Efficient
-               Distributed Optimization, NeurIPS 2018
-     adacomp   Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp: Adaptive Residual
-               Gradient Compression for Data-Parallel Distributed Training, AAAI 2018
-     dgc       Lin, Han, Mao, Wang, Dally: Deep Gradient Compression: Reducing the Communication
-               Bandwidth for Distributed Training, ICLR 2018
-     dct       Peng, Quesnelle, Kingma: DeMo: Decoupled Momentum Optimization, arXiv 2411.19870,
-               2024
-     accordion Agarwal, Wang, Lee, Venkataraman, Papailiopoulos: Adaptive Gradient Communication via
-               Critical Learning Regime Identification, MLSys 2021
-     powersgd  Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for
-               Distributed Optimization, NeurIPS 2019
-     intsum    Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of
-               Stochastic Gradients, ICLR 2022
-     sketch    Ivkin, Rothchild, Ullah, Braverman, Stoica, Arora: Communication-efficient
-               Distributed SGD with Sketching, NeurIPS 2019
-     fetch     Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez, Arora: FetchSGD:
-               Communication-Efficient Federated Learning with Sketching, ICML 2020
-     feedback  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
-               Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014
-     random    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
    ---------------------------------------------------------------------------------------------- */
 
 /* ------------------------------------------------------------------------------------------------
@@ -916,7 +911,7 @@
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative
-     - a field of the parameter word outside of the range that PARAMETERS gives
+     - a field of the parameter word outside of the range that METHODS gives
      - a body that is longer or shorter than its content
      - a payload with a decoded value that is not finite, as where d * q overflows
    Decoders accept codes that encoders never produce, such as -128 in 8 bits.
@@ -1565,7 +1560,7 @@ typedef struct gcomp_info {
 
 /* Reads a codec from text: method[:name=value[,name=value]...][+value method[:...]], as
    "topk:density=0.01+fp16". "dither" is another name of qsgd, and printed as that. Parameters that
-   are not named get their defaults: see PARAMETERS in the manual. A codec keeps the values of the
+   are not named get their defaults: see METHODS in the manual. A codec keeps the values of the
    text exactly.
      why[why_capacity]  out  on error a sentence that names the culprit, cut to fit and ended by 0;
                              may be NULL

@@ -697,44 +697,39 @@ static void test_bad_values_are_refused_with_a_sentence(void)
     }
 }
 
-/* The manual's list: a line is methods, then name=default (what else)... Defaults are not
+/* The manual's entries: a name, then its parameters as name=default, and no other word with such a sign. Defaults are not
    printed, so that "method:name=default" is printed as the method; and no method has a parameter
-   that its line does not name: a wrong name tells all there are. */
+   that its entry does not name: a wrong name tells all there are. */
 static void test_the_manual_lists_all_parameters_and_their_defaults(void)
 {
-    char line[200], names[40], why[200], text[80], printed[80], end[40];
+    char line[200], name[40] = "", why[200], text[80], printed[80];
     size_t methods = 0, params = 0, known = 0;
     int on = 0, missing = 0;
     gcomp_codec codec;
     FILE *f = fopen("gcomp.h", "r");
     CHECK(f != NULL);
-    while (f && fgets(line, sizeof line, f) && !strstr(line, "   SCHEDULES")) {
-        char *at = line + 28;
-        if (!on || strlen(line) < 29 || strncmp(line, "     ", 5) || strstr(line, " code     ")) {
-            on |= !strncmp(line, "   PARAMETERS", 13);
-            continue;
-        }
-        if (line[5] != ' ') snprintf(names, sizeof names, "%.22s", line + 5);
-        if (strstr(line, "have no parameters")) snprintf(names, sizeof names, "none vote natural nvfp4 nonzero"), at = strchr(line, '\n');
-        for (char *name = names; sscanf(name, "%39s", end) == 1; name = strstr(name, end) + strlen(end)) {
-            snprintf(text, sizeof text, "%s:wrong=1", end);
+    while (f && fgets(line, sizeof line, f) && !strstr(line, "   Other sources")) {
+        const int entry = strlen(line) > 17 && !strncmp(line, "     ", 5) && line[16] == ' ' && line[17] != ' ';
+        on |= strstr(line, "     none        exact") != NULL;
+        if (!on || !entry) continue;
+        if (line[5] != ' ') { /* what it has */
+            sscanf(line, "%39s", name);
+            snprintf(text, sizeof text, "%s:wrong=1", name);
             CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_BAD_CODEC);
-            if (line[5] != ' ') { /* what it has */
-                char *has = strstr(why, "; it has");
-                methods++;
-                for (has = has ? has + 8 : why; (has = strchr(has, ' ')) != NULL; has++) missing += strcmp(has, " none") != 0;
-            }
-            for (char *s = at, *value; (value = strchr(s, '=')) != NULL; s = value + 1) {
-                char *from = value, *stop = value + strcspn(value, " ,\n");
-                while (from > line && from[-1] >= 'a' && from[-1] <= 'z') from--;
-                snprintf(text, sizeof text, "%s:%.*s", end, (int)(stop - from), from);
-                if (gcomp_codec_parse(&codec, text, why, sizeof why) != GCOMP_OK) printf("# %s: %s\n", text, why);
-                CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_OK);
-                gcomp_codec_format(&codec, printed, sizeof printed);
-                CHECK(!strcmp(printed, end));
-                params++;
-                missing--;
-            }
+            char *has = strstr(why, "; it has");
+            methods++;
+            for (has = has ? has + 8 : why; (has = strchr(has, ' ')) != NULL; has++) missing += strcmp(has, " none") != 0;
+        }
+        for (char *s = line + 17, *value; (value = strchr(s, '=')) != NULL; s = value + 1) {
+            char *from = value, *stop = value + strcspn(value, " ,\n");
+            while (from > line && from[-1] >= 'a' && from[-1] <= 'z') from--;
+            snprintf(text, sizeof text, "%s:%.*s", name, (int)(stop - from), from);
+            if (gcomp_codec_parse(&codec, text, why, sizeof why) != GCOMP_OK) printf("# %s: %s\n", text, why);
+            CHECK(gcomp_codec_parse(&codec, text, why, sizeof why) == GCOMP_OK);
+            gcomp_codec_format(&codec, printed, sizeof printed);
+            CHECK(!strcmp(printed, name));
+            params++;
+            missing--;
         }
     }
     if (f) fclose(f);
