@@ -118,29 +118,6 @@ static int open_object(worker *w)
     return gcomp_open(&w->gc, &desc) || gcomp_add_tensor(w->gc, &tensor);
 }
 
-/* The save of rank 0 goes to all, and newcomers take it. Returns 0 or 1. */
-static int newcomers_join(worker *w)
-{
-    gcomp_sockets *net = w->team->net;
-    uint64_t size;
-    size_t length = 0;
-    unsigned char *save;
-    int failed;
-    if (!w->team->rank && gcomp_save(w->gc, NULL, 0, &length)) exit(1); /* the others see it */
-    size = length;
-    failed = gcomp_sockets_broadcast(net, &size, sizeof size, 0);
-    if (failed) return 1;
-    save = (unsigned char *)calloc((size_t)size + 1, 1);
-    if (!save) exit(1); /* the others see it */
-    if (!w->team->rank && gcomp_save(w->gc, save, (size_t)size, &length)) exit(1);
-    size = length;
-    failed = gcomp_sockets_broadcast(net, &size, sizeof size, 0) ||
-        gcomp_sockets_broadcast(net, save, (size_t)size, 0);
-    if (!failed && w->is_new) failed = gcomp_join(w->gc, save, (size_t)size) != GCOMP_OK;
-    free(save);
-    return failed;
-}
-
 /* After all have met: the object takes the new workers, and all get the same state and step.
    Returns 0; 1: another worker was lost meanwhile. */
 static int agree(worker *w)
@@ -152,7 +129,7 @@ static int agree(worker *w)
         fprintf(stderr, "%s\n", w->gc ? gcomp_error(w->gc) : "gcomp_open fails");
         exit(1);
     }
-    if (newcomers_join(w) ||
+    if (gcomp_sockets_team_bring(w->team, w->gc, w->is_new) ||
         gcomp_recover_differs(&w->recover, gcomp_step_number(w->gc), &differ, &rank))
         return 1;
     /* residuals stay, unless a worker has committed a step that another has not */

@@ -2382,7 +2382,8 @@ static inline gcomp_comm gcomp_sockets_comm(gcomp_sockets *s)
        desc.comm = gcomp_sockets_comm(team->net);
        ...
        error = gcomp_sockets_team_regroup(team, 30, 1);       after a failure, or for newcomers
-       comm = gcomp_sockets_comm(team->net);                  for gcomp_regroup
+       comm = gcomp_sockets_comm(team->net);                  for gcomp_regroup; a newcomer opens gc
+       error = gcomp_sockets_team_bring(team, gc, is_new);    newcomers get step number and state
        ...
        gcomp_sockets_team_close(team);
 
@@ -2857,6 +2858,36 @@ static inline int gcomp_sockets_team_asks(gcomp_sockets_team *t, int *waiting)
     }
     error = gcomp_sockets_allreduce(t->net, &count, 1, GCOMP_I32);
     if (!error) *waiting = (int)count;
+    return error;
+}
+
+/* A collective, after a team has met and gc has the new comm: if any worker is new, gcomp_save of
+   rank 0 goes to all, and those that are new take it with gcomp_join. is_new: 1 on a worker from
+   its gcomp_sockets_team_join until this call has succeeded; its gc was just opened, with the
+   tensors of the others. Then step number, warm starts and momenta are those of the others; weights
+   and the state of the optimizer are not, see gcomp_recover.h. Returns 0, or another number: a
+   worker was lost or has no memory, or the newcomer's tensors are others (gcomp_error). Then the
+   group has ended on all, and the team may regroup. */
+static inline int gcomp_sockets_team_bring(gcomp_sockets_team *t, gcomp *gc, int is_new)
+{
+    int32_t newcomers = is_new != 0;
+    uint64_t bytes = 0;
+    size_t length = 0;
+    void *save = NULL;
+    int error;
+    if (!t->net) return GCOMP_SOCKETS_FAILED;
+    error = gcomp_sockets_allreduce(t->net, &newcomers, 1, GCOMP_I32);
+    if (error || !newcomers) return error;
+    error = t->rank == 0 && gcomp_save(gc, NULL, 0, &length) != GCOMP_OK;
+    bytes = length;
+    if (!error) error = gcomp_sockets_broadcast(t->net, &bytes, sizeof bytes, 0);
+    if (!error && bytes == (size_t)bytes) save = malloc((size_t)bytes + 1);
+    if (!error && !save) error = ENOMEM;
+    if (!error && t->rank == 0) error = gcomp_save(gc, save, (size_t)bytes, &length) != GCOMP_OK;
+    if (!error) error = gcomp_sockets_broadcast(t->net, save, (size_t)bytes, 0);
+    if (!error && is_new) error = gcomp_join(gc, save, (size_t)bytes) != GCOMP_OK;
+    free(save);
+    if (error) gcomp_sockets_fail(t->net);
     return error;
 }
 

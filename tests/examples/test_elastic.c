@@ -242,6 +242,84 @@ static void test_newcomers_join(void)
     join(2, 3);
 }
 
+/* ---- what newcomers get */
+
+static size_t rows_of_newcomer; /* of its tensor; the others have 8 */
+
+static gcomp *object(gcomp_sockets_team *team, size_t rows)
+{
+    gcomp *gc = NULL;
+    gcomp_desc desc = {0};
+    gcomp_tensor tensor = {0};
+    desc.comm = gcomp_sockets_comm(team->net);
+    tensor.name = "w";
+    tensor.rows = rows;
+    tensor.cols = 8;
+    tensor.codec = "powersgd:rank=2";
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    return gc;
+}
+
+/* One step; t->data <- a digest of the mean. */
+static void step(gcomp *gc, int rank, told *t)
+{
+    float grad[8 * 20];
+    void *grads[1] = {grad};
+    for (int i = 0; i < 8 * 20; i++) grad[i] = (float)((i * 37 + rank * 101 + 5 * (int)gcomp_step_number(gc)) % 23 - 11);
+    if (gcomp_exchange(gc, grads, NULL)) t->error = -2;
+    t->data = (int32_t)plain_crc(0, (const uint8_t *)grad, sizeof(float) * 8 * 8);
+}
+
+static void body_brings(gcomp_sockets_team *team, int rank, told *t)
+{
+    gcomp_comm comm;
+    gcomp *gc = object(team, 8);
+    for (int i = 0; i < 3; i++) step(gc, rank, t);
+    body_waits(team, rank, t);
+    comm = gcomp_sockets_comm(team->net);
+    CHECK(gcomp_regroup(gc, &comm, NULL) == GCOMP_OK);
+    t->error = gcomp_sockets_team_bring(team, gc, 0);
+    if (!t->error) step(gc, team->rank, t);
+    gcomp_close(gc);
+}
+
+static void body_is_brought(gcomp_sockets_team *team, int rank, told *t)
+{
+    gcomp *gc = object(team, rows_of_newcomer);
+    (void)rank;
+    note(t, team, 0);
+    t->error = gcomp_sockets_team_bring(team, gc, 1);
+    t->reached = (int)gcomp_step_number(gc);
+    if (!t->error) step(gc, team->rank, t);
+    gcomp_close(gc);
+}
+
+static void bring(size_t rows)
+{
+    pid_t children[3];
+    wanted = 1;
+    rows_of_newcomer = rows;
+    choose_port();
+    for (int w = 0; w < 2; w++) children[w] = begin(w, 2, body_brings);
+    children[2] = begin(2, 0, body_is_brought);
+    for (int w = 0; w < 3; w++) waitpid(children[w], NULL, 0);
+}
+
+static void test_a_newcomer_gets_the_state_of_rank_0(void)
+{
+    bring(8);
+    for (int w = 0; w < 3; w++) CHECK(tell[w].error == 0 && tell[w].data == tell[0].data);
+    CHECK(tell[2].reached == 3);
+}
+
+/* Another tensor: the newcomer's call fails, and the next collective of the others. */
+static void test_a_newcomer_with_other_tensors_ends_the_group(void)
+{
+    bring(20);
+    CHECK(tell[2].error && tell[2].reached == 0);
+    for (int w = 0; w < 2; w++) CHECK(tell[w].error);
+}
+
 /* Rank 0 dies; a newcomer finds the new rank 0 at the same address. */
 static void body_dies_and_waits(gcomp_sockets_team *team, int rank, told *t)
 {
@@ -391,6 +469,8 @@ int main(void)
     RUN(test_two_die_one_after_the_other);
     RUN(test_one_dies_while_the_others_regroup);
     RUN(test_newcomers_join);
+    RUN(test_a_newcomer_gets_the_state_of_rank_0);
+    RUN(test_a_newcomer_with_other_tensors_ends_the_group);
     RUN(test_a_newcomer_finds_the_rank_0_of_now);
     RUN(test_strangers_do_not_join);
     RUN(test_who_finds_nobody_is_told);
