@@ -3838,17 +3838,46 @@ typedef struct gcomp__call {
 
 typedef struct gcomp__block_kernels gcomp__block_kernels;
 
+/* Reads bits, and never behind `end`:
+
+     bits   | 0 | what follows, or 0 | `have` valid bits, the next one lowest |      at -> ...  end
+            63                                                                                  */
+typedef struct gcomp__bit_reader {
+    const uint8_t *at, *end;
+    uint64_t bits;
+    unsigned have; /* <= 63 */
+} gcomp__bit_reader;
+
+/* Reads the indices of a sparse payload, some at a time, see >>indices. */
+typedef struct gcomp__indices {
+    gcomp__bit_reader reader;
+    size_t left, n;        /* indices to come; all are below n */
+    /* the smallest index that may come; of a bitmap: that of bit 0 of `bits` */
+    uint64_t next;
+    unsigned coder;
+    unsigned at_once;      /* Rice codes that mostly end within one refill */
+    gcomp_result bad;      /* why reading stopped */
+    size_t block, done;    /* PACKED: gaps of the block at reader.at, and how many have been read */
+    unsigned width, any;   /* PACKED: bits of each gap; the gaps of the block so far, ored */
+    size_t group_size;     /* 0: an index is an element's. Else it is that of a group of so many */
+    size_t elements;       /* of these; the last group may have fewer */
+    size_t element, stop;  /* the rest of the current group */
+} gcomp__indices;
+
 /* A payload that was opened: where the parts of its body lie. `open` of the row fills it. The
    payload's bytes must live as long as the view. */
 typedef struct gcomp__view {
     const gcomp__method *method;
-    const gcomp__method *value; /* of a sparse method: its value method */
-    const uint32_t *list;       /* of a sparse method: NULL, or the indices, which check kept */
     const gcomp__set *set;      /* whose kernels decode */
     const uint8_t *body;        /* what follows the header */
     size_t bytes, n;            /* of the body; elements of the tensor */
     uint32_t a;                 /* the header's parameter word */
-    /* of a block method: */
+    /* of a sparse method: */
+    const gcomp__method *value; /* its value method */
+    size_t k;                   /* elements that were sent */
+    gcomp__indices indices;     /* of these; who reads them reads with a copy */
+    uint32_t *list;             /* NULL, or room for k indices: check keeps them, decode finds them */
+    /* of a block method, and of the values of a sparse one: */
     unsigned shift; /* element i has scale i >> shift */
     gcomp__form form;
     const uint8_t *scales, *codes; /* within the body */
@@ -10125,32 +10154,6 @@ typedef struct gcomp__gap_sizes {
     size_t packed;         /* bytes of all blocks of PACKED */
 } gcomp__gap_sizes;
 
-/* Reads bits, and never behind `end`:
-
-     bits   | 0 | what follows, or 0 | `have` valid bits, the next one lowest |      at -> ...  end
-            63                                                                                  */
-typedef struct gcomp__bit_reader {
-    const uint8_t *at, *end;
-    uint64_t bits;
-    unsigned have; /* <= 63 */
-} gcomp__bit_reader;
-
-/* Reads indices back, some at a time. */
-typedef struct gcomp__indices {
-    gcomp__bit_reader reader;
-    size_t left, n;        /* indices to come; all are below n */
-    /* the smallest index that may come; of a bitmap: that of bit 0 of `bits` */
-    uint64_t next;
-    unsigned coder;
-    unsigned at_once;      /* Rice codes that mostly end within one refill */
-    gcomp_result bad;      /* why reading stopped */
-    size_t block, done;    /* PACKED: gaps of the block at reader.at, and how many have been read */
-    unsigned width, any;   /* PACKED: bits of each gap; the gaps of the block so far, ored */
-    size_t group_size;     /* 0: an index is an element's. Else it is that of a group of so many */
-    size_t elements;       /* of these; the last group may have fewer */
-    size_t element, stop;  /* the rest of the current group */
-} gcomp__indices;
-
 /* The kernels that all sparse methods share; their comments stand where the kernels are. */
 struct gcomp__selection;
 typedef struct gcomp__sparse_kernels {
@@ -15109,40 +15112,35 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
     return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
-/* Finds the parts of a body: its indices, ready to be read, and a view of its values. Checks all
-   lengths, but neither an index nor a value. If view->list is there, the indices were read and
-   checked before, and are read from there. TRUNCATED: the values alone are longer than the body.
-   CORRUPT: k, the coder or b are none that an encoder writes, or the value method refuses its
-   parameters. Errors in the scales of the values come from gcomp__block_open. */
-static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices,
-                                        gcomp__view *values)
+/* Opens a payload: finds its indices, ready to be read, and its values, which the view decodes as
+   those of a block method. Checks all lengths, but neither an index nor a value. TRUNCATED: the
+   values alone are longer than the body. CORRUPT: k, the coder or b are none that an encoder
+   writes, or the value method refuses its parameters. */
+GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     const size_t head = view->method->rules.selector->grouped ? 10 : 9;
     size_t groups = view->n, each = 0;
     /* groups: that the tensor has, each: elements of a group; n and 0 where indices are
        elements' */
     double param[GCOMP_PARAMS];
+    gcomp__view values = *view;
     if (view->bytes < head) return GCOMP_TRUNCATED;
-    uint64_t k = gcomp__get64(view->body);
+    const uint64_t k = gcomp__get64(view->body);
+    const unsigned coder = view->body[8];
     if (k > view->n || !gcomp__indexable(view->n)) return GCOMP_CORRUPT;
     /* 0 to 32, or 253 to 255 */
-    if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] < GCOMP__CODER_RAW)
-        return GCOMP_CORRUPT;
+    if (coder > GCOMP__CODER_MAX_RICE && coder < GCOMP__CODER_RAW) return GCOMP_CORRUPT;
     /* the values: k of them, by the value method of the header and its parameter word */
-    memset(values, 0, sizeof *values);
-    values->method = view->value;
-    values->set = view->set;
-    values->n = (size_t)k;
-    values->a = view->a;
+    values.method = view->value;
+    values.n = (size_t)k;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
-    gcomp__form_of(view->value, param, &values->form);
+    gcomp__form_of(view->value, param, &values.form);
     /* the values' levels are packed, see gcomp__refusal */
-    const size_t value_bytes = gcomp__body_of(&values->form, values->n).bound;
-    if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
-    /* they are the last bytes of the body */
-    values->bytes = value_bytes;
-    values->body = view->body + view->bytes - value_bytes;
+    values.bytes = gcomp__body_of(&values.form, values.n).bound;
+    if (values.bytes > view->bytes - head) return GCOMP_TRUNCATED;
+    const size_t length = view->bytes - head - values.bytes; /* of the indices */
+    values.body += head + length;
     /* groups of 16 to 65536 elements */
     if (head == 10) {
         if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
@@ -15151,27 +15149,14 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
         /* only the last group of the tensor may be shorter than the others */
         if (k % each && k % each != view->n % each) return GCOMP_CORRUPT;
     }
-    gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
-                        each ? gcomp__ceil_div(values->n, each) : values->n, groups);
-    indices->group_size = each;
-    indices->elements = view->n;
     /* the length of a bitmap is known; other coders see at the end of the list */
-    if (view->body[8] == GCOMP__CODER_BITMAP &&
-        view->bytes - head - value_bytes != gcomp__ceil_div(groups, 8))
-        return GCOMP_CORRUPT;
-    if (view->list) {
-        gcomp__indices_open(indices, (const uint8_t *)view->list, 4 * values->n, GCOMP__CODER_KEPT,
-                            values->n, groups);
-    }
-    return gcomp__block_open(values);
-}
-
-/* Opens a payload: keeps in its view what kernels decode the values by. */
-GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
-{
-    gcomp__indices indices;
-    gcomp__view values;
-    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    if (coder == GCOMP__CODER_BITMAP && length != gcomp__ceil_div(groups, 8)) return GCOMP_CORRUPT;
+    GCOMP__TRY(gcomp__block_open(&values));
+    gcomp__indices_open(&view->indices, view->body + head, length, coder,
+                        each ? gcomp__ceil_div(values.n, each) : values.n, groups);
+    view->indices.group_size = each;
+    view->indices.elements = view->n;
+    view->k = values.n;
     view->shift = values.shift;
     view->form = values.form;
     view->scales = values.scales;
@@ -15180,87 +15165,71 @@ GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
     return GCOMP_OK;
 }
 
-/* Checks what has not been read of the indices, and the values. list: NULL, or where all indices
-   of elements go; those read before are there already. */
-static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values,
-                                             uint32_t *list)
+/* Checks a body to the last bit: what has not been read of the indices, and the values. Indices of
+   elements go to view->list, if it is there; those read before are there already. */
+static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
     uint32_t batch[GCOMP__SPARSE_BATCH];
-    size_t got, elements = indices->group_size ? 0 : values->n - indices->left; /* read so far */
+    gcomp__view values = *view; /* as a payload of their own */
+    gcomp__indices indices = view->indices;
+    size_t got, elements = indices.group_size ? 0 : view->k - indices.left; /* read so far */
     do {
-        got = gcomp__next_elements(indices, list ? list + elements : batch, GCOMP__SPARSE_BATCH);
+        got = gcomp__next_elements(&indices, view->list ? view->list + elements : batch,
+                                   GCOMP__SPARSE_BATCH);
         elements += got;
     /* a batch that is not full is the last one */
     } while (got == GCOMP__SPARSE_BATCH);
-    GCOMP__TRY(gcomp__indices_end(indices));
-    if (elements != values->n) return GCOMP_CORRUPT;
-    return gcomp__block_check(values);
-}
-
-/* Checks a body to the last bit. Its indices go to `list`, unless that is NULL. */
-static gcomp_result gcomp__sparse_check_list(const gcomp__view *view, uint32_t *list)
-{
-    gcomp__indices indices;
-    gcomp__view values;
-    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
-    return gcomp__sparse_check_rest(&indices, &values, list);
-}
-
-/* Checks a body to the last bit. */
-static gcomp_result gcomp__sparse_check(const gcomp__view *view)
-{
-    return gcomp__sparse_check_list(view, NULL);
+    GCOMP__TRY(gcomp__indices_end(&indices));
+    if (elements != view->k) return GCOMP_CORRUPT;
+    values.n = view->k;
+    values.body = view->scales - view->form.front;
+    values.bytes = (size_t)(view->body + view->bytes - values.body);
+    return gcomp__block_check(&values);
 }
 
 /* Takes room for the indices of a sparse payload from the front of the scratch, so that they are
-   decoded once: checking writes them there, decoding reads them. NULL: there is not enough, or
-   the indices are not elements'. Checking and decoding take the same rooms in the same order. */
-static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
+   decoded once: checking writes them there, decoding reads them. There is none if the scratch is
+   too small, or the indices are not elements'. Checking and decoding take the same rooms in the
+   same order. */
+static void gcomp__list_room(gcomp__call *call, gcomp__view *view)
 {
-    uint32_t *list = (uint32_t *)(void *)call->scratch;
-    const gcomp__selector *selector = view->method->rules.selector;
-    if (!GCOMP__HAS_SPARSE || !selector || selector->grouped || view->bytes < 9) return NULL;
-    uint64_t k = gcomp__get64(view->body);
-    if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
-    size_t bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
+    if (!GCOMP__HAS_SPARSE || !view->k || view->indices.group_size ||
+        view->k > call->scratch_bytes / 4)
+        return;
+    const size_t bytes = gcomp__min(gcomp__round_up(4 * view->k, 64), call->scratch_bytes);
+    view->list = (uint32_t *)(void *)call->scratch;
     call->scratch += bytes;
     call->scratch_bytes -= bytes;
-    return list;
 }
 
 /* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
-   see the kernel two_lists. list[0], list[1]: as in gcomp__sparse_check_list. */
-static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two,
-                                            uint32_t *const *list)
+   see the kernel two_lists. */
+static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
 {
-    gcomp__indices x, y;
-    gcomp__view values, others;
+    gcomp__view a = *one, b = *two; /* their indices are read in part here */
+    gcomp__indices *const x = &a.indices, *const y = &b.indices;
+    uint32_t *const to = one->list, *const into = two->list; /* NULL: passed over */
     uint32_t index;
-    GCOMP__TRY(gcomp__sparse_parts(one, &x, &values));
-    GCOMP__TRY(gcomp__sparse_parts(two, &y, &others));
     /* both have Rice codes, and both lists are kept or both are passed over */
-    int rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE &&
-               !list[0] == !list[1];
-    while (rice && !x.group_size && !y.group_size && x.left && y.left && !x.bad && !y.bad) {
-        uint32_t *const to = list[0], *const into = list[1]; /* NULL: passed over */
-        (gcomp__sparse(one->set)->two_lists)(&x, &y, to ? to + values.n - x.left : NULL,
-                                      into ? into + others.n - y.left : NULL);
+    const int rice = x->coder <= GCOMP__CODER_MAX_RICE && y->coder <= GCOMP__CODER_MAX_RICE &&
+                     !to == !into;
+    while (rice && !x->group_size && !y->group_size && x->left && y->left && !x->bad && !y->bad) {
+        (gcomp__sparse(one->set)->two_lists)(x, y, to ? to + a.k - x->left : NULL,
+                                      into ? into + b.k - y->left : NULL);
         /* the kernel stopped at a long code, or near an end: one index of each goes by itself */
-        (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1);
-        (void)gcomp__next_indices(&y, into ? into + others.n - y.left : &index, 1);
+        (void)gcomp__next_indices(x, to ? to + a.k - x->left : &index, 1);
+        (void)gcomp__next_indices(y, into ? into + b.k - y->left : &index, 1);
     }
-    GCOMP__TRY(gcomp__sparse_check_rest(&x, &values, list[0]));
-    return gcomp__sparse_check_rest(&y, &others, list[1]);
+    GCOMP__TRY(gcomp__sparse_check(&a));
+    return gcomp__sparse_check(&b);
 }
 
 /* Reads all elements of a valid payload; returns how many. */
 GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
-    gcomp__indices indices;
-    gcomp__view values;
-    if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
-    (gcomp__common(values.set)->decode)(&values, 0, values.n, value);
-    return gcomp__next_elements(&indices, index, values.n);
+    gcomp__indices indices = view->indices;
+    if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value);
+    return gcomp__next_elements(&indices, index, view->k);
 }
 
 #endif
@@ -15316,11 +15285,13 @@ static unsigned gcomp__cursor_fill(gcomp__cursor *c)
 GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y,
                                         float *residual, float *masked, int cached)
 {
-    gcomp__view values;
     memset(c, 0, sizeof *c);
     c->cached = cached != 0;
-    if (gcomp__sparse_parts(view, &c->indices, &values) != GCOMP_OK) c->indices.left = 0;
     c->view = view;
+    c->indices = view->indices;
+    if (view->list) /* they were read and checked before */
+        gcomp__indices_open(&c->indices, (const uint8_t *)view->list, 4 * view->k,
+                            GCOMP__CODER_KEPT, view->k, view->n);
     c->y = y;
     c->residual = residual;
     c->masked = masked;
@@ -15331,9 +15302,8 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
    values may begin within the tile. */
 static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
 {
-    const size_t used = c->done % 16, first = c->done - used, /* first: a multiple of 16 */
-                 k = (size_t)gcomp__get64(c->view->body);
-    const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
+    const size_t used = c->done % 16, first = c->done - used; /* first: a multiple of 16 */
+    const size_t end = gcomp__min(c->view->k, gcomp__round_up(c->done + count, 16));
     (gcomp__common(c->view->set)->decode)(c->view, first, end - first, tile);
     return tile + used;
 }
@@ -20866,7 +20836,6 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
-    view->list = NULL;
     view->set = set;
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
@@ -20941,14 +20910,6 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
     return (view->method->payload->check)(view);
 }
 
-/* Checks the inside of a body that was opened. If list is not NULL, the payload is sparse, and its
-   indices are kept there. */
-static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
-{
-    if (GCOMP__HAS_SPARSE && list) return gcomp__sparse_check_list(view, list);
-    return (view->method->payload->check)(view);
-}
-
 /* Opens and checks payloads[0] and payloads[1]; returns the error of the first one if both have
    one, as if they were checked one after the other. Two bodies of indices are read alternately: the
    place of a code is known only where the code before has been read, and a second stream gives the
@@ -20958,16 +20919,15 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
                                      const void *const *payloads, const size_t *lengths, size_t n)
 {
     gcomp__view two;
-    uint32_t *lists[2] = {NULL, NULL}; /* indices of each, or NULL: not sparse, or no room */
     GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[0], lengths[0], n));
     gcomp_result second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
-    lists[0] = gcomp__list_room(call, one);
-    if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
+    gcomp__list_room(call, one);
+    if (second == GCOMP_OK) gcomp__list_room(call, &two);
     if (GCOMP__HAS_SPARSE && second == GCOMP_OK && one->method->rules.selector &&
         two.method->rules.selector)
-        return gcomp__sparse_check_two(one, &two, lists);
-    GCOMP__TRY(gcomp__check_inside(one, lists[0]));
-    return second == GCOMP_OK ? gcomp__check_inside(&two, lists[1]) : second;
+        return gcomp__sparse_check_two(one, &two);
+    GCOMP__TRY((one->method->payload->check)(one));
+    return second == GCOMP_OK ? (two.method->payload->check)(&two) : second;
 }
 
 /* Opens and checks many payloads, two at a time; returns the error of the first that has one.
@@ -20984,9 +20944,13 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
     size_t w;
     for (w = 0; w + 1 < count; w += 2, one = &view, like = first)
         GCOMP__TRY(gcomp__check_two(&rest, like, one, payloads + w, lengths + w, n));
-    if (w == count) return GCOMP_OK;
-    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
-    return gcomp__check_inside(one, gcomp__list_room(&rest, one));
+    if (w < count) {
+        GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
+        gcomp__list_room(&rest, one);
+        GCOMP__TRY((one->method->payload->check)(one));
+    }
+    first->list = NULL; /* who goes on with this view may use the scratch for other things */
+    return GCOMP_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -21179,14 +21143,14 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     }
     for (size_t w = 0; w < count; w++) {
         gcomp__open_valid(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
-        (void)gcomp__list_room(&rest, views);
+        gcomp__list_room(&rest, views);
     }
     for (size_t w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
             gcomp__open_valid(call->set, views + group, group ? views : NULL, payloads[w],
                               lengths[w], n);
             if (group && views[group].method != views[0].method) break; /* begins the next sink */
-            views[group].list = gcomp__list_room(&lists, views + group);
+            gcomp__list_room(&lists, views + group);
         }
         sink.count = group;
         gcomp__decode_with(&rest, &sink);
@@ -24203,7 +24167,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
         sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
             gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
-            views[w].list = gcomp__list_room(&rest, views + w);
+            gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
         }
