@@ -14548,26 +14548,30 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-/* The key of number i: of a float without its sign, or, where `wide`, of a double that has no
-   sign. */
-GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
+/* What the keys of numbers are made from. The key of a float with the other sign is 0. */
+enum { GCOMP__FLOATS_ABOVE, GCOMP__FLOATS_BELOW, GCOMP__ALL_FLOATS, GCOMP__DOUBLES };
+
+/* The key of number i: of a float without its sign, or of a double that has no sign. */
+GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
 {
-    const uint8_t *at = (const uint8_t *)numbers + i * (wide ? 8 : 4);
     uint64_t large;
     uint32_t word;
-    if (wide) memcpy(&large, at, 8);
-    else memcpy(&word, at, 4);
-    return wide ? large : word & 0x7fffffffu;
+    if (kind == GCOMP__DOUBLES) {
+        memcpy(&large, (const double *)numbers + i, 8);
+        return large;
+    }
+    memcpy(&word, (const float *)numbers + i, 4);
+    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : 0;
 }
 
 /* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
    key; the others are larger. bins: room for GCOMP__SPARSE_BINS counters. */
-GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k,
+GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
     uint64_t least = UINT64_MAX, largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t key = gcomp__key_of(numbers, wide, i);
+        const uint64_t key = gcomp__key_of(numbers, kind, i);
         least = key < least ? key : least;
         largest = key > largest ? key : largest;
     }
@@ -14578,7 +14582,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
         while (range >> shift >= GCOMP__SPARSE_BINS) shift++;
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (size_t i = 0; i < count; i++) {
-            const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
+            const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
             if (key <= range) bins[key >> shift]++;
         }
         /* from the largest keys down; k becomes the place within its bin */
@@ -14590,7 +14594,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
             uint64_t some[16]; /* the keys of the bin less `least`, sorted by insertion */
             size_t larger = 0;
             for (size_t i = 0, found = 0, j; found < bins[bin]; i++) {
-                const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
+                const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
                 if (key > range) continue; /* of another bin, or below least */
                 for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
                 some[j] = key;
@@ -14608,7 +14612,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
 static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins,
                                   size_t *ties)
 {
-    return (uint32_t)gcomp__kth_key(value, 0, count, k, bins, ties);
+    return (uint32_t)gcomp__kth_key(value, GCOMP__ALL_FLOATS, count, k, bins, ties);
 }
 
 /* Keeps the k largest of a selection, in order of index; of equal ones the first. Returns the
@@ -15610,27 +15614,6 @@ static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value
     return count ? gcomp__sampled_key(value, count, k, all, 1, s->bins) : 1;
 }
 
-/* The k-th largest key of one sign among those chosen, which are k or more, from its highest bits
-   down: 11, 10 and 10. *ties: how many of the k largest have that key. */
-static uint32_t gcomp__dryden_kth(const gcomp__selection *s, uint32_t sign, size_t k, size_t *ties)
-{
-    uint32_t least = 0;
-    for (unsigned shift = 20; shift <= 20; shift -= 10) { /* 20, 10, 0 */
-        uint32_t bin = shift == 20 ? 2047 : 1023;
-        const uint32_t low = bin;
-        memset(s->bins, 0, sizeof *s->bins * GCOMP__SPARSE_BINS);
-        for (size_t i = 0; i < s->count; i++) {
-            const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu;
-            if (word >> 31 == sign && (shift == 20 || key >> (shift + 10) == least))
-                s->bins[key >> shift & low]++;
-        }
-        for (; s->bins[bin] < k; bin--) k -= s->bins[bin];
-        least = least << 10 | bin;
-    }
-    *ties = k;
-    return least;
-}
-
 /* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
    of the sign. */
 static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
@@ -15639,9 +15622,10 @@ static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
     size_t count[2] = {0, 0}, ties[2], kept = 0;
     for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
     ties[0] = ties[1] = s->count;
-    for (uint32_t sign = 0; sign < 2; sign++)
+    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++)
         if (k[sign] && k[sign] < count[sign])
-            least[sign] = gcomp__dryden_kth(s, sign, k[sign], ties + sign);
+            least[sign] = (uint32_t)gcomp__kth_key(s->value, sign, s->count, k[sign], s->bins,
+                                                   ties + sign);
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, sign = word >> 31;
         const size_t tie = key == least[sign] && ties[sign] > 0;
@@ -16147,10 +16131,10 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     if (!(((const gcomp__blocktopk_kernels *)call->kernels)->squares)(&s->in, s->n, block, sums))
         return GCOMP_NOT_FINITE;
     /* sums of squares are doubles without a sign, so that their bits order as they do */
-    uint64_t least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
+    uint64_t least = gcomp__kth_key(sums, GCOMP__DOUBLES, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
         /* `in` is moved to the block */
-        const uint64_t key = gcomp__key_of(sums, 1, b);
+        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b);
         gcomp__source in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
            zeros never are. */
