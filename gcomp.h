@@ -64,8 +64,7 @@
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
-   >>bits        lists of indices as bytes, for sparse methods
-   >>indices     and back, from bytes that may be anything
+   >>indices     lists of indices as bytes, for sparse methods, and back
    >>codecs      a chapter for each method (">>method name:") and for what they share; the table
    >>dispatch    which instruction set runs
    >>text        codecs as text: parsed and printed
@@ -2312,8 +2311,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
      >>exchange   gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
        >>step     gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
          >>wire          gcomp__encode_as
-           >>payload     gcomp__sparse_encode   >>selection and >>collection find k elements,
-                                                >>bits writes indices, >>block encoder values
+           >>payload     gcomp__sparse_encode   >>selection finds k elements,
+                                                >>indices writes indices, >>block encoder values
        >>commit   gcomp_step_next     the next request of the bucket, gcomp_step_done: it is done
          >>requests      gcomp__next_in_round   frames first, then what a round asks for
          >>frames        gcomp__judge_frames    do all workers agree?
@@ -3833,17 +3832,46 @@ typedef struct gcomp__call {
 
 typedef struct gcomp__block_kernels gcomp__block_kernels;
 
+/* Reads bits, and never behind `end`:
+
+     bits   | 0 | what follows, or 0 | `have` valid bits, the next one lowest |      at -> ...  end
+            63                                                                                  */
+typedef struct gcomp__bit_reader {
+    const uint8_t *at, *end;
+    uint64_t bits;
+    unsigned have; /* <= 63 */
+} gcomp__bit_reader;
+
+/* Reads the indices of a sparse payload, some at a time, see >>indices. */
+typedef struct gcomp__indices {
+    gcomp__bit_reader reader;
+    size_t left, n;        /* indices to come; all are below n */
+    /* the smallest index that may come; of a bitmap: that of bit 0 of `bits` */
+    uint64_t next;
+    unsigned coder;
+    unsigned at_once;      /* Rice codes that mostly end within one refill */
+    gcomp_result bad;      /* why reading stopped */
+    size_t block, done;    /* PACKED: gaps of the block at reader.at, and how many have been read */
+    unsigned width, any;   /* PACKED: bits of each gap; the gaps of the block so far, ored */
+    size_t group_size;     /* 0: an index is an element's. Else it is that of a group of so many */
+    size_t elements;       /* of these; the last group may have fewer */
+    size_t element, stop;  /* the rest of the current group */
+} gcomp__indices;
+
 /* A payload that was opened: where the parts of its body lie. `open` of the row fills it. The
    payload's bytes must live as long as the view. */
 typedef struct gcomp__view {
     const gcomp__method *method;
-    const gcomp__method *value; /* of a sparse method: its value method */
-    const uint32_t *list;       /* of a sparse method: NULL, or the indices, which check kept */
-    const gcomp__set *set;      /* whose kernels decode */
-    const uint8_t *body;        /* what follows the header */
-    size_t bytes, n;            /* of the body; elements of the tensor */
-    uint32_t a;                 /* the header's parameter word */
-    /* of a block method: */
+    const gcomp__set *set; /* whose kernels decode */
+    const uint8_t *body;   /* what follows the header */
+    size_t bytes, n;       /* of the body; elements of the tensor */
+    uint32_t a;            /* the header's parameter word */
+    /* of a sparse method: */
+    const gcomp__method *value; /* its value method */
+    size_t k;                   /* elements that were sent */
+    gcomp__indices indices;     /* of these; who reads them reads with a copy */
+    uint32_t *list; /* NULL, or room for k indices: check keeps them, decode finds them there */
+    /* of a block method, and of the values of a sparse one: */
     unsigned shift; /* element i has scale i >> shift */
     gcomp__form form;
     const uint8_t *scales, *codes; /* within the body */
@@ -9293,7 +9321,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    Depth 2 writes the first of these rows in the same way, and depth 3 again the first row of that.
 
    Gaps form: how many zeros stand before each level that is not 0, and behind the last one, as Rice
-   codes (>>bits): 1, 2, 2 and 0 above. Then follows what the tree form writes behind the tree.
+   codes (>>indices): 1, 2, 2 and 0 above. Then follows what the tree form writes behind the tree.
    Omega form, of the paper of QSGD: for each level that is not 0 the gap + 1, a bit for the sign,
    and |q|. Numbers are Elias omega codes: 1 takes a bit, 2 and 3 take 3, 4 to 7 take 6, ...
 
@@ -10080,7 +10108,7 @@ static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>bits - lists of indices as bytes, for sparse methods
+   >>indices - lists of indices as bytes, for sparse methods, and back
 
    A list is k increasing indices below n <= 2^32. A gap is the number of elements between an index
    and the one before it (before the first: index -1). Four coders turn a list into bytes. The
@@ -10102,6 +10130,14 @@ static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
    An encoder counts what each would take and uses the shortest. Rice codes win where the gaps are
    spread as those of random places are; PACKED where runs of small gaps take turns with large
    ones; a bitmap where more than a third of all indices are in the list.
+
+   A reader gives some indices at a time. It reads nothing behind the end of its bytes, and each
+   index that it gives is above the one before and below n. Bytes that no encoder writes set `bad`:
+   the indices given before are right, and no more come.
+
+     gcomp__indices_open    the list begins
+     gcomp__next_indices    up to `count` more indices; 0: it is bad, or there are no more
+     gcomp__indices_end     after the last index: does anything stand there that should not?
    ---------------------------------------------------------------------------------------------- */
 
 #if GCOMP__IN_FIRST
@@ -10120,32 +10156,6 @@ typedef struct gcomp__gap_sizes {
     uint64_t quotients[4];
     size_t packed;         /* bytes of all blocks of PACKED */
 } gcomp__gap_sizes;
-
-/* Reads bits, and never behind `end`:
-
-     bits   | 0 | what follows, or 0 | `have` valid bits, the next one lowest |      at -> ...  end
-            63                                                                                  */
-typedef struct gcomp__bit_reader {
-    const uint8_t *at, *end;
-    uint64_t bits;
-    unsigned have; /* <= 63 */
-} gcomp__bit_reader;
-
-/* Reads indices back, some at a time. */
-typedef struct gcomp__indices {
-    gcomp__bit_reader reader;
-    size_t left, n;        /* indices to come; all are below n */
-    /* the smallest index that may come; of a bitmap: that of bit 0 of `bits` */
-    uint64_t next;
-    unsigned coder;
-    unsigned at_once;      /* Rice codes that mostly end within one refill */
-    gcomp_result bad;      /* why reading stopped */
-    size_t block, done;    /* PACKED: gaps of the block at reader.at, and how many have been read */
-    unsigned width, any;   /* PACKED: bits of each gap; the gaps of the block so far, ored */
-    size_t group_size;     /* 0: an index is an element's. Else it is that of a group of so many */
-    size_t elements;       /* of these; the last group may have fewer */
-    size_t element, stop;  /* the rest of the current group */
-} gcomp__indices;
 
 /* The kernels that all sparse methods share; their comments stand where the kernels are. */
 struct gcomp__selection;
@@ -10230,6 +10240,80 @@ static void gcomp__gaps(const uint32_t *index, size_t k, unsigned base, gcomp__g
         for (size_t j = 0; j < 16; j++) sizes->quotients[b] += (uint32_t)lanes[b][j];
 }
 
+/* Kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
+   one before ends, which is known late; the codes of the other list fill that time:
+
+     x   refill | code |      | code |      | ...  at_once codes | next refill
+     y   refill |      | code |      | code | ...  at_once codes | next refill
+
+   The index of code i of a refill is sum + (ones << r) + i: sum adds up low bits, ones the
+   quotients, and each index lies one behind its gap. As many codes are read per refill as usually
+   fit. If they did not fit, or near the end of a list, the kernel stops before them. `to_x` and
+   `to_y` get the indices; NULL: the lists are only passed over. The highest bit after a refill is
+   0, so that a run of ones always ends, if perhaps behind the valid bits. */
+#define gcomp__two_lists GCOMP__F(two_lists)
+static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y)
+{
+    /* Copies of what x and y hold, so that it stays in registers. u_x: the bits of list x that are
+       still to be decoded after a refill, the next one lowest; q_x: the quotient of a code. */
+    const unsigned r_x = x->coder, r_y = y->coder;
+    const uint64_t low_x = gcomp__low_bits(r_x), low_y = gcomp__low_bits(r_y);
+    const uint64_t n_x = x->n, n_y = y->n;
+    const uint8_t *at_x = x->reader.at, *const end_x = x->reader.end;
+    const uint8_t *at_y = y->reader.at, *const end_y = y->reader.end;
+    uint64_t bits_x = x->reader.bits, bits_y = y->reader.bits;
+    unsigned have_x = x->reader.have, have_y = y->reader.have;
+    uint64_t next_x = x->next, next_y = y->next;
+    const unsigned at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
+    uint32_t nowhere[2][16]; /* at_once is 16 at most, see gcomp__indices_open */
+    const size_t keeps = to_x && to_y ? at_once : 0;
+    if (!keeps) to_x = nowhere[0], to_y = nowhere[1];
+    while (x->left >= at_once && y->left >= at_once && end_x - at_x >= 8 && end_y - at_y >= 8 &&
+           next_x <= n_x && next_y <= n_y) {
+        /* as gcomp__refill */
+        uint64_t u_x = (bits_x | gcomp__get64(at_x) << have_x) & gcomp__low_bits(63);
+        uint64_t u_y = (bits_y | gcomp__get64(at_y) << have_y) & gcomp__low_bits(63);
+        uint64_t sum_x = next_x, sum_y = next_y;
+        unsigned ones_x = 0, ones_y = 0;
+        for (unsigned i = 0; i < at_once; i++) {
+            const unsigned q_x = gcomp__first_one(~u_x), q_y = gcomp__first_one(~u_y);
+            u_x >>= q_x;
+            u_y >>= q_y;
+            ones_x += q_x;
+            ones_y += q_y;
+            sum_x += u_x >> 1 & low_x;
+            sum_y += u_y >> 1 & low_y;
+            to_x[i] = (uint32_t)(sum_x + ((uint64_t)ones_x << r_x)) + i;
+            to_y[i] = (uint32_t)(sum_y + ((uint64_t)ones_y << r_y)) + i;
+            u_x >>= r_x + 1; /* the zero and the low bits */
+            u_y >>= r_y + 1;
+        }
+        const unsigned took_x = ones_x + at_once * (r_x + 1); /* bits of these codes */
+        const unsigned took_y = ones_y + at_once * (r_y + 1);
+        /* a code ended behind the valid bits: all of this turn is forgotten */
+        if (took_x > (have_x | 56) || took_y > (have_y | 56)) break;
+        next_x = sum_x + ((uint64_t)ones_x << r_x) + at_once;
+        next_y = sum_y + ((uint64_t)ones_y << r_y) + at_once;
+        at_x += (63 - have_x) >> 3;
+        at_y += (63 - have_y) >> 3;
+        have_x = (have_x | 56) - took_x;
+        have_y = (have_y | 56) - took_y;
+        bits_x = u_x;
+        bits_y = u_y;
+        x->left -= at_once;
+        y->left -= at_once;
+        to_x += keeps;
+        to_y += keeps;
+    }
+    x->reader.at = at_x;
+    x->reader.bits = bits_x;
+    x->reader.have = have_x;
+    x->next = next_x;
+    y->reader.at = at_y;
+    y->reader.bits = bits_y;
+    y->reader.have = have_y;
+    y->next = next_y;
+}
 #endif
 
 #if GCOMP__IN_ONCE
@@ -10241,14 +10325,6 @@ GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned 
 {
     p->bits |= value << p->fill;
     for (p->fill += count; p->fill >= 8; p->fill -= 8, p->bits >>= 8) *p->at++ = (uint8_t)p->bits;
-}
-
-/* Zero bits up to the end of a byte. */
-static void gcomp__pack_end(gcomp__packer *p)
-{
-    if (p->fill) *p->at++ = (uint8_t)p->bits;
-    p->bits = 0;
-    p->fill = 0;
 }
 
 /* Chooses the coder with the fewest bytes for these indices, and says how many: of equal ones
@@ -10369,7 +10445,7 @@ static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsign
         next = index[i++] + 1;
         if (bytes >= 8) i += gcomp__put_pairs(&p, to + bytes - 8, index + i, k - i, next, r);
     }
-    gcomp__pack_end(&p);
+    gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
 }
 
 /* Writes PACKED: blocks of gaps, each with its width before it. */
@@ -10387,7 +10463,7 @@ static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
         gcomp__pack_bytes(&p, width, 8);
         for (size_t j = 0; j < count; next = index[j++] + 1)
             gcomp__pack_bytes(&p, index[j] - next, width);
-        gcomp__pack_end(&p);
+        gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
     }
 }
 
@@ -10401,102 +10477,8 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
     else
         for (size_t i = 0; i < k; i++) gcomp__put32(to + 4 * i, index[i]);
 }
-#endif
-
-/* ------------------------------------------------------------------------------------------------
-   >>indices - lists of indices, read from bytes that may be anything
-
-   A reader gives some indices at a time. It reads nothing behind the end of its bytes, and each
-   index that it gives is above the one before and below n. Bytes that no encoder writes set `bad`:
-   the indices given before are right, and no more come.
-
-     gcomp__indices_open    the list begins
-     gcomp__next_indices    up to `count` more indices; 0: it is bad, or there are no more
-     gcomp__indices_end     after the last index: does anything stand there that should not?
-   ---------------------------------------------------------------------------------------------- */
-
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
-/* Kernel two_lists: decodes two lists of Rice codes in turn, x and y. Each code begins where the
-   one before ends, which is known late; the codes of the other list fill that time:
-
-     x   refill | code |      | code |      | ...  at_once codes | next refill
-     y   refill |      | code |      | code | ...  at_once codes | next refill
-
-   The index of code i of a refill is sum + (ones << r) + i: sum adds up low bits, ones the
-   quotients, and each index lies one behind its gap. As many codes are read per refill as usually
-   fit. If they did not fit, or near the end of a list, the kernel stops before them. `to_x` and
-   `to_y` get the indices; NULL: the lists are only passed over. The highest bit after a refill is
-   0, so that a run of ones always ends, if perhaps behind the valid bits. */
-#define gcomp__two_lists GCOMP__F(two_lists)
-static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y)
-{
-    /* Copies of what x and y hold, so that it stays in registers. u_x: the bits of list x that are
-       still to be decoded after a refill, the next one lowest; q_x: the quotient of a code. */
-    const unsigned r_x = x->coder, r_y = y->coder;
-    const uint64_t low_x = gcomp__low_bits(r_x), low_y = gcomp__low_bits(r_y);
-    const uint64_t n_x = x->n, n_y = y->n;
-    const uint8_t *at_x = x->reader.at, *const end_x = x->reader.end;
-    const uint8_t *at_y = y->reader.at, *const end_y = y->reader.end;
-    uint64_t bits_x = x->reader.bits, bits_y = y->reader.bits;
-    unsigned have_x = x->reader.have, have_y = y->reader.have;
-    uint64_t next_x = x->next, next_y = y->next;
-    const unsigned at_once = x->at_once < y->at_once ? x->at_once : y->at_once;
-    uint32_t nowhere[2][16]; /* at_once is 16 at most, see gcomp__indices_open */
-    const size_t keeps = to_x && to_y ? at_once : 0;
-    if (!keeps) to_x = nowhere[0], to_y = nowhere[1];
-    while (x->left >= at_once && y->left >= at_once && end_x - at_x >= 8 && end_y - at_y >= 8 &&
-           next_x <= n_x && next_y <= n_y) {
-        /* as gcomp__refill */
-        uint64_t u_x = (bits_x | gcomp__get64(at_x) << have_x) & gcomp__low_bits(63);
-        uint64_t u_y = (bits_y | gcomp__get64(at_y) << have_y) & gcomp__low_bits(63);
-        uint64_t sum_x = next_x, sum_y = next_y;
-        unsigned ones_x = 0, ones_y = 0;
-        for (unsigned i = 0; i < at_once; i++) {
-            const unsigned q_x = gcomp__first_one(~u_x), q_y = gcomp__first_one(~u_y);
-            u_x >>= q_x;
-            u_y >>= q_y;
-            ones_x += q_x;
-            ones_y += q_y;
-            sum_x += u_x >> 1 & low_x;
-            sum_y += u_y >> 1 & low_y;
-            to_x[i] = (uint32_t)(sum_x + ((uint64_t)ones_x << r_x)) + i;
-            to_y[i] = (uint32_t)(sum_y + ((uint64_t)ones_y << r_y)) + i;
-            u_x >>= r_x + 1; /* the zero and the low bits */
-            u_y >>= r_y + 1;
-        }
-        const unsigned took_x = ones_x + at_once * (r_x + 1); /* bits of these codes */
-        const unsigned took_y = ones_y + at_once * (r_y + 1);
-        /* a code ended behind the valid bits: all of this turn is forgotten */
-        if (took_x > (have_x | 56) || took_y > (have_y | 56)) break;
-        next_x = sum_x + ((uint64_t)ones_x << r_x) + at_once;
-        next_y = sum_y + ((uint64_t)ones_y << r_y) + at_once;
-        at_x += (63 - have_x) >> 3;
-        at_y += (63 - have_y) >> 3;
-        have_x = (have_x | 56) - took_x;
-        have_y = (have_y | 56) - took_y;
-        bits_x = u_x;
-        bits_y = u_y;
-        x->left -= at_once;
-        y->left -= at_once;
-        to_x += keeps;
-        to_y += keeps;
-    }
-    x->reader.at = at_x;
-    x->reader.bits = bits_x;
-    x->reader.have = have_x;
-    x->next = next_x;
-    y->reader.at = at_y;
-    y->reader.bits = bits_y;
-    y->reader.have = have_y;
-    y->next = next_y;
-}
-#endif
-
-#if GCOMP__IN_ONCE
-/* Each function gcomp__next_x reads `count` indices of coder x, count <= x->left, or sets
-   x->bad. */
-
-/* Each gcomp__next_<coder> reads `count` indices, at most x->left, or sets x->bad. */
+/* ---------------- reading. Each gcomp__next_<coder> reads `count` indices, at most x->left, or
+   sets x->bad. */
 
 /* Up to 8 bytes from `at` on; zeros stand for those behind `end`. */
 GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
@@ -10548,56 +10530,44 @@ static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
 }
 
 /* PACKED reads a block from reader.at, which stays at the first byte of the gaps until all of
-   them have been read:
+   them have been read. A call may begin and end within a block:
 
      | w | gap 0 | gap 1 | ...  x->done have been read | ... | zeros | next block
 
-   This opens the next block: reads its width. `left` gaps are still to come. Returns 0 if the
-   block is not there as a whole, or its gaps are wider than 32 bits. */
-static int gcomp__open_block(gcomp__indices *x, size_t left)
-{
-    gcomp__bit_reader *r = &x->reader;
-    x->block = gcomp__min(GCOMP__GAPS, left);
-    x->done = 0;
-    x->any = 0;
-    if (r->at == r->end) return 0;
-    x->width = *r->at++;
-    return x->width <= 32 && (size_t)(r->end - r->at) >= (x->block * x->width + 7) / 8;
-}
-
-/* After the last gap of a block: a narrower block could not have held its gaps, and zeros follow
-   them up to a byte. */
-static gcomp_result gcomp__close_block(gcomp__indices *x)
-{
-    const size_t bits = x->block * x->width;
-    x->reader.at += (bits + 7) / 8;
-    x->block = 0;
-    if (gcomp__width(x->any) != x->width) return GCOMP_CORRUPT;
-    return bits % 8 && x->reader.at[-1] >> bits % 8 ? GCOMP_RESERVED_BITS : GCOMP_OK;
-}
-
-/* PACKED. A call may begin and end within a block; x->done says where. A gap of up to 32 bits,
-   which may begin in the middle of a byte, lies in the 8 bytes from its first byte on. */
+   A gap of up to 32 bits, which may begin in the middle of a byte, lies in the 8 bytes from its
+   first byte on. */
 static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
 {
-    const gcomp__bit_reader *r = &x->reader;
+    gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
     while (got < count && !x->bad) {
-        if (!x->block && !gcomp__open_block(x, x->left - got)) x->bad = GCOMP_CORRUPT;
-        else {
-            /* up to the end of the block, or of what was asked for */
-            const size_t stop = got + gcomp__min(count - got, x->block - x->done);
-            const uint64_t low = gcomp__low_bits(x->width);
-            size_t bit = x->done * x->width; /* of the next gap, in the block */
-            x->done += stop - got;
-            for (; got < stop; bit += x->width) {
-                const uint64_t gap = gcomp__get_some(r->at + bit / 8, r->end) >> bit % 8 & low;
-                x->any |= (uint32_t)gap;
-                x->next += gap + 1;
-                index[got++] = (uint32_t)(x->next - 1);
+        if (!x->block) { /* the next block; it must be there as a whole */
+            x->block = gcomp__min(GCOMP__GAPS, x->left - got);
+            x->done = 0;
+            x->any = 0;
+            x->width = r->at < r->end ? *r->at++ : 33;
+            if (x->width > 32 || (size_t)(r->end - r->at) < (x->block * x->width + 7) / 8) {
+                x->bad = GCOMP_CORRUPT;
+                return;
             }
-            if (x->done == x->block) x->bad = gcomp__close_block(x);
         }
+        /* up to the end of the block, or of what was asked for */
+        const size_t stop = got + gcomp__min(count - got, x->block - x->done);
+        const uint64_t low = gcomp__low_bits(x->width);
+        size_t bit = x->done * x->width; /* of the next gap, in the block */
+        x->done += stop - got;
+        for (; got < stop; bit += x->width) {
+            const uint64_t gap = gcomp__get_some(r->at + bit / 8, r->end) >> bit % 8 & low;
+            x->any |= (uint32_t)gap;
+            x->next += gap + 1;
+            index[got++] = (uint32_t)(x->next - 1);
+        }
+        if (x->done < x->block) break;
+        /* after the last gap: zeros up to a byte, and a narrower block could not have held them */
+        r->at += (bit + 7) / 8;
+        if (bit % 8 && r->at[-1] >> bit % 8) x->bad = GCOMP_RESERVED_BITS;
+        if (gcomp__width(x->any) != x->width) x->bad = GCOMP_CORRUPT;
+        x->block = 0;
     }
     if (x->next > x->n && !x->bad) x->bad = GCOMP_CORRUPT;
 }
@@ -10781,7 +10751,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
                                 twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
                                 smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
      eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
-     commons of sparse methods  selection, collection, payload, cursor, scattering
+     commons of sparse methods  selection, payload, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
                                 and dgc
      methods that sum           randomk; parts, leadertopk; sketches, estimates, sketch, fetch;
@@ -14500,13 +14470,12 @@ static const gcomp__method gcomp__row_eden = {
 /* ---------------- sparse methods: which elements are sent, and what they are worth
 
    A sparse method is a selector: it says how many elements a payload may have, and which they are.
-   A block method, behind a plus, says how their values travel. The rest is shared, in five
+   A block method, behind a plus, says how their values travel. The rest is shared, in three
    chapters:
 
-     >>selection   a key is guessed that about k elements reach; the k largest of many numbers
-     >>collection  all elements that reach the guess, in one pass over memory
+     >>selection   a key is guessed that about k elements reach; all elements that reach it are
+                   collected in one pass over memory; the k largest of them stay
      >>payload     the body: indices and values; a reader checks it to the last bit
-     >>cursor      a payload read along with others, some elements at a time
      >>scattering  payloads become a mean, chunk by chunk
 
    Elements are compared by key: the bits of |p|, which order as the numbers do. 1.0 has the key
@@ -14548,74 +14517,57 @@ struct gcomp__selector {
 };
 #endif
 
-/* >>selection: the k-th largest of many numbers without sorting them. One pass finds the least and
-   the largest key. The next counts the keys in 2048 bins of equal width, and the counts say which
-   bin has the k-th. That bin is cut into 2048 finer bins, and so on: three times at most for keys
-   of 31 bits. If a bin holds 16 keys or fewer, they are sorted instead. With k = 6:
+/* >>selection: the k-th largest of many numbers, a guess at its key, all elements that reach it.
+
+   The k-th largest is found without sorting. One pass finds the least and the largest key. The next
+   counts the keys in 2048 bins of equal width, and the counts say which bin has the k-th. That bin
+   is cut into 2048 finer bins, and so on: three times at most for keys of 31 bits. If a bin holds
+   16 keys or fewer, they are sorted instead. With k = 6:
 
      keys                  least |----|----|----|----|----|----| largest
      keys in the bin               90   41   12    4    3    1
      in it and all bins above                20    8    4    1
    Four keys lie above the bin of 4 keys: so the sixth largest of all is the second of this bin. */
 #if GCOMP__IN_ONCE
-/* density * n, less 2^-40 of it, so that a density of 0.1 makes 1 of 10 elements, though the
-   double 0.1 is a little more than a tenth. The pointer keeps compilers from calculating this
-   outside of the floating-point mode that gcomp__fp_enter sets. */
-GCOMP__NOINLINE double gcomp__sparse_exact(const double *density, double n)
-{
-    return *density * n * (1 - 1.0 / 1099511627776.0); /* 2^40 */
-}
-
 /* Elements that a density stands for: max(1, ceil(density * n * (1 - 2^-40))), but n at most.
-   0.01 of 1050 elements are 11. */
+   0.01 of 1050 elements are 11. Of density * n a 2^-40th is left out, so that a density of 0.1
+   makes 1 of 10 elements, though the double 0.1 is a little more than a tenth. Volatile, so that
+   no compiler calculates this outside of the floating-point mode that gcomp__fp_enter sets. */
 static size_t gcomp__sparse_k(double density, size_t n)
 {
     uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    double exact = gcomp__sparse_exact(&density, (double)n);
+    const volatile double share = density;
+    const volatile double exact = share * (double)n * (1 - 1.0 / 1099511627776.0); /* 2^40 */
     size_t k = (size_t)exact;
     if ((double)k < exact) k++;
     gcomp__fp_leave(mode);
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-/* The key of number i: of a float without its sign, or, where `wide`, of a double that has no
-   sign. */
-GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int wide, size_t i)
+/* What the keys of numbers are made from. The key of a float with the other sign is 0. */
+enum { GCOMP__FLOATS_ABOVE, GCOMP__FLOATS_BELOW, GCOMP__ALL_FLOATS, GCOMP__DOUBLES };
+
+/* The key of number i: of a float without its sign, or of a double that has no sign. */
+GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
 {
-    const uint8_t *at = (const uint8_t *)numbers + i * (wide ? 8 : 4);
     uint64_t large;
     uint32_t word;
-    if (wide) memcpy(&large, at, 8);
-    else memcpy(&word, at, 4);
-    return wide ? large : word & 0x7fffffffu;
-}
-
-/* The k-th largest of the `few` keys from least to least + range, which are at most 16. The numbers
-   with other keys are passed over. *ties: how many of the k largest have that key. */
-GCOMP__INLINE uint64_t gcomp__kth_of_few(const void *numbers, int wide, uint64_t least,
-                                         uint64_t range, size_t few, size_t k, size_t *ties)
-{
-    uint64_t some[16]; /* sorted by insertion; keys less `least` */
-    size_t larger = 0;
-    for (size_t i = 0, found = 0, j; found < few; i++) {
-        const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
-        if (key > range) continue; /* of another bin, or below least */
-        for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
-        some[j] = key;
+    if (kind == GCOMP__DOUBLES) {
+        memcpy(&large, (const double *)numbers + i, 8);
+        return large;
     }
-    while (some[larger] > some[k - 1]) larger++;
-    *ties = k - larger;
-    return least + some[k - 1];
+    memcpy(&word, (const float *)numbers + i, 4);
+    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : 0;
 }
 
 /* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
    key; the others are larger. bins: room for GCOMP__SPARSE_BINS counters. */
-GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t count, size_t k,
+GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
     uint64_t least = UINT64_MAX, largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t key = gcomp__key_of(numbers, wide, i);
+        const uint64_t key = gcomp__key_of(numbers, kind, i);
         least = key < least ? key : least;
         largest = key > largest ? key : largest;
     }
@@ -14626,7 +14578,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
         while (range >> shift >= GCOMP__SPARSE_BINS) shift++;
         memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
         for (size_t i = 0; i < count; i++) {
-            const uint64_t key = gcomp__key_of(numbers, wide, i) - least;
+            const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
             if (key <= range) bins[key >> shift]++;
         }
         /* from the largest keys down; k becomes the place within its bin */
@@ -14634,8 +14586,19 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
         for (; bins[bin] < k; bin--) k -= bins[bin];
         least += (uint64_t)bin << shift;
         range = gcomp__low_bits(shift);
-        if (range && bins[bin] <= 16)
-            return gcomp__kth_of_few(numbers, wide, least, range, bins[bin], k, ties);
+        if (range && bins[bin] <= 16) {
+            uint64_t some[16]; /* the keys of the bin less `least`, sorted by insertion */
+            size_t larger = 0;
+            for (size_t i = 0, found = 0, j; found < bins[bin]; i++) {
+                const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
+                if (key > range) continue; /* of another bin, or below least */
+                for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
+                some[j] = key;
+            }
+            while (some[larger] > some[k - 1]) larger++;
+            *ties = k - larger;
+            return least + some[k - 1];
+        }
     }
     *ties = k; /* all keys that are left are least, and k of them belong to the k largest */
     return least;
@@ -14645,7 +14608,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int wide, size_t coun
 static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins,
                                   size_t *ties)
 {
-    return (uint32_t)gcomp__kth_key(value, 0, count, k, bins, ties);
+    return (uint32_t)gcomp__kth_key(value, GCOMP__ALL_FLOATS, count, k, bins, ties);
 }
 
 /* Keeps the k largest of a selection, in order of index; of equal ones the first. Returns the
@@ -14687,18 +14650,12 @@ static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *
         gcomp__sample_line(call, &s->in, s->n, lines, i, s->value + 16 * i);
 }
 
-/* A key as that of a candidate: neither zero nor infinite. */
-static uint32_t gcomp__sparse_key(uint32_t key)
-{
-    return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key;
-}
-
 /* The key that about k of n elements reach, by a sample of them. sure: a lower key, which k
    elements reach all but certainly. The sample has then
 
      expected + expected / 4 + 3 sqrt(expected) + 2
 
-   elements that reach it, where expected = k * sample / n. */
+   elements that reach it, where expected = k * sample / n. Neither zero nor infinite. */
 static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure,
                                    size_t *bins)
 {
@@ -14707,8 +14664,8 @@ static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, 
     while (margin * margin < expected) margin++;
     if (sure) expected += expected / 4 + 3 * margin + 2;
     if (expected >= sample) return 1;
-    return gcomp__sparse_key(
-        gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &left));
+    const uint32_t key = gcomp__sparse_kth(value, sample, expected ? expected : 1, bins, &left);
+    return key < 1 ? 1 : key > 0x7f7fffffu ? 0x7f7fffffu : key;
 }
 
 /* The same of p. A wrong guess costs time, but the elements that are chosen by it are the right
@@ -14726,7 +14683,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
 
 #endif
 
-/* >>collection: all elements with keys from a guess on. Memory is read once, a tile at a time:
+/* ---------------- all elements with keys from a guess on. Memory is read once, a tile at a time:
 
      gradient  |  done  | tile of 512 elements |  to come       residual, if any, beside it
                             | | || |  |   candidates: a bit an element
@@ -14771,41 +14728,31 @@ GCOMP__INLINE gv gcomp__sum_at(gcomp__addends p, size_t j)
 }
 
 #if !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
-/* mask[j] <- which elements of group j of 16 are candidates. Returns which groups have some, a
-   bit each. */
-#define gcomp__mark_candidates GCOMP__F(mark_candidates)
-GCOMP__INLINE uint32_t gcomp__mark_candidates(const gcomp__selection *s, gcomp__addends p,
-                                              size_t groups, uint32_t *mask)
-{
-    const uint32_t guess = s->guess, under = s->under;
-    uint32_t some = 0;
-    for (size_t j = 0; j < groups; j++) {
-        const gv x = gcomp__sum_at(p, 16 * j);
-        mask[j] = gv_reaches(x, guess);
-        if (guess != under) {
-            /* another limit for negative elements, see dryden */
-            const uint32_t negative = gv_below_0(x);
-            mask[j] = (mask[j] & ~negative) | (gv_reaches(x, under) & negative);
-        }
-        some |= (uint32_t)(mask[j] != 0) << j;
-    }
-    return some;
-}
-
 /* Kernel collect: the candidates among elements s->at .. s->end - 1, until the buffer is full.
    All groups of a tile are marked before the first candidate is taken: few groups have any, and a
    branch for each would often be predicted wrongly. */
 #define gcomp__collect GCOMP__F(collect)
 static void gcomp__collect(gcomp__selection *s)
 {
+    const uint32_t guess = s->guess, under = s->under;
     float tile[GCOMP__TILE];
-    uint32_t mask[GCOMP__TILE / 16];
+    uint32_t mask[GCOMP__TILE / 16]; /* of each group of 16: which elements are candidates */
     for (size_t size; s->at < s->end; s->at += size) {
         size = gcomp__min(GCOMP__TILE, s->end - s->at);
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, s->at, size, tile);
+        const size_t groups = (size + 15) / 16;
+        uint32_t some = 0; /* a bit a group, the lowest one first: those with candidates */
+        for (size_t j = 0; j < groups; j++) {
+            const gv x = gcomp__sum_at(p, 16 * j);
+            mask[j] = gv_reaches(x, guess);
+            if (guess != under) {
+                /* another limit for negative elements, see dryden */
+                const uint32_t negative = gv_below_0(x);
+                mask[j] = (mask[j] & ~negative) | (gv_reaches(x, under) & negative);
+            }
+            some |= (uint32_t)(mask[j] != 0) << j;
+        }
         /* groups without candidates are not looked at again */
-        uint32_t some = gcomp__mark_candidates(s, p, (size + 15) / 16, mask);
-        /* some: a bit a group of the tile, the lowest one first */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some), i = s->at + 16 * j;
             /* full: the caller makes room and calls again, from this group on */
@@ -14883,13 +14830,12 @@ static void gcomp__collect_part(void *arg, size_t i)
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
 }
 
-/* With threads: finds in parts what collecting one after the other would find, and returns 1. If
-   a part's room gets full, or there are no threads, returns 0, and nothing is found. */
+/* Finds in parts what collecting one after the other would find, and returns 1. If a part's room
+   gets full, returns 0, and nothing is found. */
 static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
 {
     gcomp__collect_job job;
     size_t total = 16; /* what may be written behind the last candidate */
-    if (!call->parallel.run || s->n < GCOMP_CHUNK) return 0;
     job.s = s;
     job.set = call->set;
     job.room = s->capacity / GCOMP__SPARSE_PARTS;
@@ -14921,7 +14867,8 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->at = 0;
     s->end = s->n;
     for (;;) {
-        if (s->at || !gcomp__collect_parts(call, s)) (gcomp__sparse(call->set)->collect)(s);
+        if (s->at || !call->parallel.run || s->n < GCOMP_CHUNK || !gcomp__collect_parts(call, s))
+            (gcomp__sparse(call->set)->collect)(s);
         /* the keys of Inf and NaN reach any guess, so that what is not finite is in the buffer */
         if ((gcomp__common(call->set)->max_bits)(s->value, s->count) >= 0x7f800000u)
             return GCOMP_NOT_FINITE;
@@ -14984,7 +14931,7 @@ GCOMP__SHARED size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 
    b is there where indices are those of groups of 2^b elements (blocktopk). The length of the
    values follows from k and the value method, so that they are found from the end of the body. What
-   is left between is the indices, see >>bits. */
+   is left between is the indices, see >>indices. */
 #if GCOMP__IN_ONCE
 /* The value method of a sparse codec and its parameters, as a codec by itself. */
 static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
@@ -15098,47 +15045,43 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
                                                 const gcomp__source *in, size_t n, uint8_t *body,
                                                 size_t capacity, size_t *bytes)
 {
+    const size_t room = gcomp__sparse_room(codec, n);
     if (!gcomp__indexable(n)) return GCOMP_INVALID_ARGUMENT;
-    if (call->scratch_bytes < gcomp__sparse_scratch(codec, n)) return GCOMP_SCRATCH_TOO_SMALL;
-    gcomp__selection s = gcomp__selection_in(call, in, n, gcomp__sparse_room(codec, n));
+    if (call->scratch_bytes < gcomp__selection_bytes(room)) return GCOMP_SCRATCH_TOO_SMALL;
+    gcomp__selection s = gcomp__selection_in(call, in, n, room);
     GCOMP__TRY((gcomp__method_of(codec->method)->rules.selector->select)(call, codec, &s));
     return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
-/* Finds the parts of a body: its indices, ready to be read, and a view of its values. Checks all
-   lengths, but neither an index nor a value. If view->list is there, the indices were read and
-   checked before, and are read from there. TRUNCATED: the values alone are longer than the body.
-   CORRUPT: k, the coder or b are none that an encoder writes, or the value method refuses its
-   parameters. Errors in the scales of the values come from gcomp__block_open. */
-static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices *indices,
-                                        gcomp__view *values)
+/* Opens a payload: finds its indices, ready to be read, and its values, which the view decodes as
+   those of a block method. Checks all lengths, but neither an index nor a value. TRUNCATED: the
+   values alone are longer than the body. CORRUPT: k, the coder or b are none that an encoder
+   writes, or the value method refuses its parameters. */
+GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     const size_t head = view->method->rules.selector->grouped ? 10 : 9;
     size_t groups = view->n, each = 0;
     /* groups: that the tensor has, each: elements of a group; n and 0 where indices are
        elements' */
     double param[GCOMP_PARAMS];
+    gcomp__view values = *view;
     if (view->bytes < head) return GCOMP_TRUNCATED;
-    uint64_t k = gcomp__get64(view->body);
+    const uint64_t k = gcomp__get64(view->body);
+    const unsigned coder = view->body[8];
     if (k > view->n || !gcomp__indexable(view->n)) return GCOMP_CORRUPT;
     /* 0 to 32, or 253 to 255 */
-    if (view->body[8] > GCOMP__CODER_MAX_RICE && view->body[8] < GCOMP__CODER_RAW)
-        return GCOMP_CORRUPT;
+    if (coder > GCOMP__CODER_MAX_RICE && coder < GCOMP__CODER_RAW) return GCOMP_CORRUPT;
     /* the values: k of them, by the value method of the header and its parameter word */
-    memset(values, 0, sizeof *values);
-    values->method = view->value;
-    values->set = view->set;
-    values->n = (size_t)k;
-    values->a = view->a;
+    values.method = view->value;
+    values.n = (size_t)k;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
-    gcomp__form_of(view->value, param, &values->form);
+    gcomp__form_of(view->value, param, &values.form);
     /* the values' levels are packed, see gcomp__refusal */
-    const size_t value_bytes = gcomp__body_of(&values->form, values->n).bound;
-    if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
-    /* they are the last bytes of the body */
-    values->bytes = value_bytes;
-    values->body = view->body + view->bytes - value_bytes;
+    values.bytes = gcomp__body_of(&values.form, values.n).bound;
+    if (values.bytes > view->bytes - head) return GCOMP_TRUNCATED;
+    const size_t length = view->bytes - head - values.bytes; /* of the indices */
+    values.body += head + length;
     /* groups of 16 to 65536 elements */
     if (head == 10) {
         if (view->body[9] < 4 || view->body[9] > 16) return GCOMP_CORRUPT;
@@ -15147,27 +15090,14 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
         /* only the last group of the tensor may be shorter than the others */
         if (k % each && k % each != view->n % each) return GCOMP_CORRUPT;
     }
-    gcomp__indices_open(indices, view->body + head, view->bytes - head - value_bytes, view->body[8],
-                        each ? gcomp__ceil_div(values->n, each) : values->n, groups);
-    indices->group_size = each;
-    indices->elements = view->n;
     /* the length of a bitmap is known; other coders see at the end of the list */
-    if (view->body[8] == GCOMP__CODER_BITMAP &&
-        view->bytes - head - value_bytes != gcomp__ceil_div(groups, 8))
-        return GCOMP_CORRUPT;
-    if (view->list) {
-        gcomp__indices_open(indices, (const uint8_t *)view->list, 4 * values->n, GCOMP__CODER_KEPT,
-                            values->n, groups);
-    }
-    return gcomp__block_open(values);
-}
-
-/* Opens a payload: keeps in its view what kernels decode the values by. */
-GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
-{
-    gcomp__indices indices;
-    gcomp__view values;
-    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
+    if (coder == GCOMP__CODER_BITMAP && length != gcomp__ceil_div(groups, 8)) return GCOMP_CORRUPT;
+    GCOMP__TRY(gcomp__block_open(&values));
+    gcomp__indices_open(&view->indices, view->body + head, length, coder,
+                        each ? gcomp__ceil_div(values.n, each) : values.n, groups);
+    view->indices.group_size = each;
+    view->indices.elements = view->n;
+    view->k = values.n;
     view->shift = values.shift;
     view->form = values.form;
     view->scales = values.scales;
@@ -15176,92 +15106,86 @@ GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
     return GCOMP_OK;
 }
 
-/* Checks what has not been read of the indices, and the values. list: NULL, or where all indices
-   of elements go; those read before are there already. */
-static gcomp_result gcomp__sparse_check_rest(gcomp__indices *indices, const gcomp__view *values,
-                                             uint32_t *list)
+/* Checks a body to the last bit: what has not been read of the indices, and the values. Indices of
+   elements go to view->list, if it is there; those read before are there already. */
+static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
     uint32_t batch[GCOMP__SPARSE_BATCH];
-    size_t got, elements = indices->group_size ? 0 : values->n - indices->left; /* read so far */
+    gcomp__view values = *view; /* as a payload of their own */
+    gcomp__indices indices = view->indices;
+    size_t got, elements = indices.group_size ? 0 : view->k - indices.left; /* read so far */
     do {
-        got = gcomp__next_elements(indices, list ? list + elements : batch, GCOMP__SPARSE_BATCH);
+        got = gcomp__next_elements(&indices, view->list ? view->list + elements : batch,
+                                   GCOMP__SPARSE_BATCH);
         elements += got;
     /* a batch that is not full is the last one */
     } while (got == GCOMP__SPARSE_BATCH);
-    GCOMP__TRY(gcomp__indices_end(indices));
-    if (elements != values->n) return GCOMP_CORRUPT;
-    return gcomp__block_check(values);
-}
-
-/* Checks a body to the last bit. Its indices go to `list`, unless that is NULL. */
-static gcomp_result gcomp__sparse_check_list(const gcomp__view *view, uint32_t *list)
-{
-    gcomp__indices indices;
-    gcomp__view values;
-    GCOMP__TRY(gcomp__sparse_parts(view, &indices, &values));
-    return gcomp__sparse_check_rest(&indices, &values, list);
-}
-
-/* Checks a body to the last bit. */
-static gcomp_result gcomp__sparse_check(const gcomp__view *view)
-{
-    return gcomp__sparse_check_list(view, NULL);
+    GCOMP__TRY(gcomp__indices_end(&indices));
+    if (elements != view->k) return GCOMP_CORRUPT;
+    values.n = view->k;
+    values.body = view->scales - view->form.front;
+    values.bytes = (size_t)(view->body + view->bytes - values.body);
+    return gcomp__block_check(&values);
 }
 
 /* Takes room for the indices of a sparse payload from the front of the scratch, so that they are
-   decoded once: checking writes them there, decoding reads them. NULL: there is not enough, or
-   the indices are not elements'. Checking and decoding take the same rooms in the same order. */
-static uint32_t *gcomp__list_room(gcomp__call *call, const gcomp__view *view)
+   decoded once: checking writes them there, decoding reads them. There is none if the scratch is
+   too small, or the indices are not elements'. Checking and decoding take the same rooms in the
+   same order. */
+static void gcomp__list_room(gcomp__call *call, gcomp__view *view)
 {
-    uint32_t *list = (uint32_t *)(void *)call->scratch;
-    const gcomp__selector *selector = view->method->rules.selector;
-    if (!GCOMP__HAS_SPARSE || !selector || selector->grouped || view->bytes < 9) return NULL;
-    uint64_t k = gcomp__get64(view->body);
-    if (!call->scratch || k > view->n || k > call->scratch_bytes / 4) return NULL;
-    size_t bytes = gcomp__min(gcomp__round_up(4 * (size_t)k, 64), call->scratch_bytes);
+    if (!GCOMP__HAS_SPARSE || !view->k || view->indices.group_size ||
+        view->k > call->scratch_bytes / 4)
+        return;
+    const size_t bytes = gcomp__min(gcomp__round_up(4 * view->k, 64), call->scratch_bytes);
+    view->list = (uint32_t *)(void *)call->scratch;
     call->scratch += bytes;
     call->scratch_bytes -= bytes;
-    return list;
 }
 
 /* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
-   see the kernel two_lists. list[0], list[1]: as in gcomp__sparse_check_list. */
-static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two,
-                                            uint32_t *const *list)
+   see the kernel two_lists. */
+static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
 {
-    gcomp__indices x, y;
-    gcomp__view values, others;
+    gcomp__view a = *one, b = *two; /* their indices are read in part here */
+    gcomp__indices *const x = &a.indices, *const y = &b.indices;
+    uint32_t *const to = one->list, *const into = two->list; /* NULL: passed over */
     uint32_t index;
-    GCOMP__TRY(gcomp__sparse_parts(one, &x, &values));
-    GCOMP__TRY(gcomp__sparse_parts(two, &y, &others));
     /* both have Rice codes, and both lists are kept or both are passed over */
-    int rice = x.coder <= GCOMP__CODER_MAX_RICE && y.coder <= GCOMP__CODER_MAX_RICE &&
-               !list[0] == !list[1];
-    while (rice && !x.group_size && !y.group_size && x.left && y.left && !x.bad && !y.bad) {
-        uint32_t *const to = list[0], *const into = list[1]; /* NULL: passed over */
-        (gcomp__sparse(one->set)->two_lists)(&x, &y, to ? to + values.n - x.left : NULL,
-                                      into ? into + others.n - y.left : NULL);
+    const int rice = x->coder <= GCOMP__CODER_MAX_RICE && y->coder <= GCOMP__CODER_MAX_RICE &&
+                     !to == !into;
+    while (rice && !x->group_size && !y->group_size && x->left && y->left && !x->bad && !y->bad) {
+        (gcomp__sparse(one->set)->two_lists)(x, y, to ? to + a.k - x->left : NULL,
+                                      into ? into + b.k - y->left : NULL);
         /* the kernel stopped at a long code, or near an end: one index of each goes by itself */
-        (void)gcomp__next_indices(&x, to ? to + values.n - x.left : &index, 1);
-        (void)gcomp__next_indices(&y, into ? into + others.n - y.left : &index, 1);
+        (void)gcomp__next_indices(x, to ? to + a.k - x->left : &index, 1);
+        (void)gcomp__next_indices(y, into ? into + b.k - y->left : &index, 1);
     }
-    GCOMP__TRY(gcomp__sparse_check_rest(&x, &values, list[0]));
-    return gcomp__sparse_check_rest(&y, &others, list[1]);
+    GCOMP__TRY(gcomp__sparse_check(&a));
+    return gcomp__sparse_check(&b);
 }
 
 /* Reads all elements of a valid payload; returns how many. */
 GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
-    gcomp__indices indices;
-    gcomp__view values;
-    if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
-    (gcomp__common(values.set)->decode)(&values, 0, values.n, value);
-    return gcomp__next_elements(&indices, index, values.n);
+    gcomp__indices indices = view->indices;
+    if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value);
+    return gcomp__next_elements(&indices, index, view->k);
 }
 
 #endif
 
-/* >>cursor: reads a valid payload along with others. The elements of a payload are all over y, and
+/* >>scattering: the mean of sparse payloads, and the commit of an own one. The dense part of the
+   ending comes first, chunk by chunk; then the elements of all payloads that fall into the chunk,
+   in order of workers, while the chunk is in the cache. The order of sums is that of payloads, in
+   each element, however many chunks, threads or passes there are:
+
+     chunk     0         1         2    ...
+     dense     y <- 0    y <- 0           (COMMIT: residual <- p, see the kernel absorb)
+     worker 0  | . . |   |  .  |          each payload has a cursor
+     worker 1  |.   .|   | .  .|
+
+   A cursor reads a valid payload along with others. The elements of a payload are all over y, and
    y is larger than the caches: an element that is added to waits for memory, for as long as a
    hundred additions take. So indices are read long before they are used, and what they point to is
    fetched meanwhile:
@@ -15278,6 +15202,7 @@ typedef struct gcomp__cursor {
     gcomp__indices indices;
     const gcomp__view *view;
     float *y, *residual, *masked; /* added to, taken out of, zeroed; any may be NULL */
+    const float *only;            /* NULL, or the residual changes only where this is not 0 */
     /* lines of y, 16 floats each, that are written next: one is fetched with each element */
     const float *next;
     unsigned lines;               /* how many are left */
@@ -15288,50 +15213,22 @@ typedef struct gcomp__cursor {
     uint32_t index[GCOMP__CURSOR];
 } gcomp__cursor;
 
-/* Reads more indices, until index[] is full up to `room` or there are no more. Returns how many
-   have not been used. */
-static unsigned gcomp__cursor_fill(gcomp__cursor *c)
-{
-    /* elements are fetched from the first of the arrays that there is */
-    const float *place = c->y ? c->y : c->residual ? c->residual : c->masked;
-    uint32_t *index = c->index;
-    c->got -= c->at;
-    /* what was not used moves to the front */
-    memmove(index, index + c->at, sizeof *index * c->got);
-    c->at = 0;
-    index += c->got;
-    size_t count = gcomp__next_elements(&c->indices, index, c->room - c->got);
-    c->got += (unsigned)count;
-    /* fetched far ahead of its use */
-    for (; !c->cached && count; count--) GCOMP__PREFETCH(place + *index++);
-    return c->got;
-}
-
 /* Opens a cursor on a payload that was found valid. y, residual, masked: see gcomp__cursor.
    cached: y is in a cache, or will be when it is used. */
 GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y,
                                         float *residual, float *masked, int cached)
 {
-    gcomp__view values;
     memset(c, 0, sizeof *c);
     c->cached = cached != 0;
-    if (gcomp__sparse_parts(view, &c->indices, &values) != GCOMP_OK) c->indices.left = 0;
     c->view = view;
+    c->indices = view->indices;
+    if (view->list) /* they were read and checked before */
+        gcomp__indices_open(&c->indices, (const uint8_t *)view->list, 4 * view->k,
+                            GCOMP__CODER_KEPT, view->k, view->n);
     c->y = y;
     c->residual = residual;
     c->masked = masked;
     c->room = cached ? GCOMP__CURSOR : 32;
-}
-
-/* The values of the next `count` elements. Kernels decode from a multiple of 16 on, so that the
-   values may begin within the tile. */
-static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t count)
-{
-    const size_t used = c->done % 16, first = c->done - used, /* first: a multiple of 16 */
-                 k = (size_t)gcomp__get64(c->view->body);
-    const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
-    (gcomp__common(c->view->set)->decode)(c->view, first, end - first, tile);
-    return tile + used;
 }
 
 /* For all elements below `end`: y <- y + weight * value. A sum that is not finite becomes the
@@ -15342,27 +15239,46 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
 {
     float tile[GCOMP__CURSOR + 32];
     const size_t ahead = c->cached ? 0 : 16; /* indices that stay for longer, being fetched */
-    while (c->got - c->at > ahead || gcomp__cursor_fill(c)) {
+    /* elements are fetched from the first of the arrays that there is */
+    const float *const place = c->y ? c->y : c->residual ? c->residual : c->masked;
+    for (;;) {
         const uint32_t *index = c->index + c->at;
-        const size_t left = c->got - c->at;
-        const float *next = c->next;
+        size_t left = c->got - c->at, stop, i;
+        if (left <= ahead) { /* reads more, until index[] is full up to `room` */
+            memmove(c->index, index, sizeof *index * left); /* what was not used */
+            index = c->index;
+            c->at = 0;
+            c->got = (unsigned)(left + gcomp__next_elements(&c->indices, c->index + left,
+                                                            c->room - left));
+            /* fetched far ahead of its use */
+            for (i = left; !c->cached && i < c->got; i++) GCOMP__PREFETCH(place + index[i]);
+            left = c->got;
+            if (!left) break;
+        }
         /* the last ones stay, so that they are fetched for longer; at the end of the list none
            stays */
-        size_t stop = left > ahead ? left - ahead : left, i;
+        stop = left > ahead ? left - ahead : left;
         /* not all are below `end`: by eights, then one by one */
         if (index[stop - 1] >= end) {
             for (i = stop, stop = 0; stop + 8 < i && index[stop + 7] < end;) stop += 8;
             while (index[stop] < end) stop++;
             if (!stop) break;
         }
-        float *value = gcomp__cursor_values(c, tile, stop);
-        size_t lines = gcomp__min(c->lines, stop); /* that are fetched in this turn */
+        /* Their values. Kernels decode from a multiple of 16 on, so that the values may begin
+           within the tile. */
+        const size_t first = c->done / 16 * 16;
+        float *const value = tile + (c->done - first);
+        (gcomp__common(c->view->set)->decode)(
+            c->view, first, gcomp__min(c->view->k, gcomp__round_up(c->done + stop, 16)) - first,
+            tile);
         /* the own payload: what was sent leaves the residual */
-        if (c->residual)
-            for (i = 0; i < stop; i++) gcomp__take_out(c->residual + index[i], value[i]);
-        if (c->masked)
-            for (i = 0; i < stop; i++) c->masked[index[i]] = 0;
+        for (i = 0; c->residual && i < stop; i++)
+            if (!c->only || c->only[index[i]] != 0)
+                gcomp__take_out(c->residual + index[i], value[i]);
+        for (i = 0; c->masked && i < stop; i++) c->masked[index[i]] = 0;
         /* the sum; value[] keeps the new y, for the look at it below */
+        const float *const next = c->next;
+        const size_t lines = gcomp__min(c->lines, stop); /* that are fetched in this turn */
         if (c->y)
             for (i = 0; i < stop; i++) {
                 float *y = c->y + (index[i] - c->from), term = value[i] * weight;
@@ -15385,31 +15301,12 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
    global=1 applied of this worker's own payload. */
 GCOMP__SHARED void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
 {
-    float tile[GCOMP__CURSOR + 32];
     gcomp__cursor c;
     gcomp__cursor_open(&c, view, NULL, residual, NULL, 0);
-    while (gcomp__cursor_fill(&c)) {
-        const float *value = gcomp__cursor_values(&c, tile, c.got);
-        for (unsigned i = 0; i < c.got; i++) {
-            const size_t at = c.index[i];
-            if (only[at] != 0) gcomp__take_out(residual + at, value[i]);
-        }
-        c.done += c.at = c.got;
-    }
+    c.only = only;
+    gcomp__cursor_scatter(&c, view->n, 1);
 }
 
-#endif
-
-/* >>scattering: the mean of sparse payloads, and the commit of an own one. The dense part of the
-   ending comes first, chunk by chunk; then the elements of all payloads that fall into the chunk,
-   in order of workers, while the chunk is in the cache. The order of sums is that of payloads, in
-   each element, however many chunks, threads or passes there are:
-
-     chunk     0         1         2    ...
-     dense     y <- 0    y <- 0           (COMMIT: residual <- p, see the kernel absorb)
-     worker 0  | . . |   |  .  |          each payload has a cursor
-     worker 1  |.   .|   | .  .|          */
-#if GCOMP__IN_ONCE
 /* A mean that is larger than the caches would be read and written twice: as zeros, then with
    sums. It is made in a part of the scratch instead, which the caches hold, and is written past
    them:
@@ -15447,38 +15344,10 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     }
 }
 
-/* One pass over all chunks, `step` of them at a time: the dense part, if `dense`, then the elements
-   of the payloads of `count` cursors. */
-static void gcomp__sparse_pass(const gcomp__call *call, const gcomp__sink *sink,
-                               gcomp__cursor *cursors, size_t count, size_t step, int dense)
-{
-    const size_t chunks = gcomp__chunks(sink->n);
-    const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
-    gcomp__absorb_job job;
-    job.set = call->set;
-    job.sink = sink;
-    for (job.first = 0; job.first < chunks; job.first += step) {
-        const size_t begin = job.first * GCOMP_CHUNK,
-                     end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
-        if (dense && sink->ending == GCOMP__COMMIT)
-            gcomp__run(call, step, gcomp__absorb_chunk, &job);
-        else if (dense) memset(sink->y + begin, 0, 4 * (end - begin));
-        for (size_t i = 0; i < count; i++) {
-            gcomp__cursor *c = cursors + i;
-            /* each cursor fetches its share of the next chunk of y, which is written next */
-            c->lines = 0;
-            if (c->cached && sink->y && sink->n - end >= GCOMP_CHUNK)
-                c->lines = (unsigned)(GCOMP_CHUNK / 16 / count);
-            if (c->lines) c->next = sink->y + end + 16 * c->lines * i;
-            gcomp__cursor_scatter(c, end, weight);
-        }
-    }
-}
-
-/* Runs a sink. A pass has as many payloads as there are cursors; more payloads come in further
-   passes. With threads the dense part of all chunks comes first, and one thread adds the payloads.
-   An own payload that is not among those of the mean, or for which there is no mean, has a cursor
-   of its own. */
+/* Runs a sink, in passes over all chunks. A pass has as many payloads as there are cursors. With
+   threads the dense part of all chunks comes first, and one thread adds the payloads. An own
+   payload that is not among those of the mean, or for which there is no mean, has a cursor of its
+   own. */
 GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
@@ -15488,13 +15357,16 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
                       (!sink->y || sink->own_at >= sink->count);
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     /* chunks that are worked on between two looks at the cursors */
-    const size_t step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT)
-                            ? gcomp__chunks(sink->n)
+    const size_t chunks = gcomp__chunks(sink->n),
+                 step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT)
+                            ? chunks
                             : 1;
+    const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
     /* the first pass writes all elements of y, but where payloads are added to what y holds */
     int dense = sink->ending != GCOMP__ADD || sink->fresh;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
-    size_t w = 0, used; /* payloads of the mean so far; cursors of the pass */
+    gcomp__absorb_job job;
+    size_t w = 0; /* payloads of the mean so far */
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
         (uintptr_t)sink->y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
@@ -15502,9 +15374,11 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         gcomp__sparse_past(call, sink);
         return;
     }
+    job.set = call->set;
+    job.sink = sink;
     do {
         const int cached = dense && step == 1; /* a chunk is added to when it was just written */
-        used = 0;
+        size_t used = 0;                       /* cursors of the pass */
         if (own)
             gcomp__cursor_open(cursors + used++, own, NULL, sink->in.residual.floats, masked,
                                cached);
@@ -15514,7 +15388,22 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
                                mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
                                cached);
         }
-        gcomp__sparse_pass(call, sink, cursors, used, step, dense);
+        for (job.first = 0; job.first < chunks; job.first += step) {
+            const size_t begin = job.first * GCOMP_CHUNK,
+                         end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
+            if (dense && sink->ending == GCOMP__COMMIT)
+                gcomp__run(call, step, gcomp__absorb_chunk, &job);
+            else if (dense) memset(sink->y + begin, 0, 4 * (end - begin));
+            for (size_t i = 0; i < used; i++) {
+                gcomp__cursor *c = cursors + i;
+                /* each cursor fetches its share of the next chunk of y, which is written next */
+                c->lines = 0;
+                if (cached && sink->y && sink->n - end >= GCOMP_CHUNK)
+                    c->lines = (unsigned)(GCOMP_CHUNK / 16 / used);
+                if (c->lines) c->next = sink->y + end + 16 * c->lines * i;
+                gcomp__cursor_scatter(c, end, weight);
+            }
+        }
         own = NULL;
         dense = 0;
     } while (sink->y && w < sink->count);
@@ -15532,7 +15421,7 @@ static const gcomp__payload gcomp__sparse_payload = {
      residual  p_i - sent_i there, p_i elsewhere
 
      1. a sample gives a key that somewhat more than k elements reach      (>>selection)
-     2. one pass finds all elements with that key or a larger one          (>>collection)
+     2. one pass finds all elements with that key or a larger one
      3. the k largest of them stay; if there are fewer than k, a second pass finds all
 
    exact=0: about k elements, at least 0.8 k and at most 1.25 k (or all that are not zero): those
@@ -15583,7 +15472,7 @@ static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_code
             least = key < least ? key : least;
             part.index[i] += (uint32_t)begin;
         }
-        if (part.count) guess = gcomp__sparse_key(gcomp__bits(0.75f * gcomp__float(least)));
+        if (part.count) guess = gcomp__bits(0.75f * gcomp__float(least)); /* 1 at least */
         s->count += part.count;
     }
     return GCOMP_OK;
@@ -15718,32 +15607,7 @@ static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value
                                    size_t sample, size_t k)
 {
     const size_t all = (size_t)((uint64_t)s->n * count / sample);
-    size_t left;
-    if (!count) return 1;
-    if (sample == s->n)
-        return gcomp__sparse_key(gcomp__sparse_kth(value, count, k, s->bins, &left));
-    return gcomp__sampled_key(value, count, k, all, 1, s->bins);
-}
-
-/* The k-th largest key of one sign among those chosen, which are k or more, from its highest bits
-   down: 11, 10 and 10. *ties: how many of the k largest have that key. */
-static uint32_t gcomp__dryden_kth(const gcomp__selection *s, uint32_t sign, size_t k, size_t *ties)
-{
-    uint32_t least = 0;
-    for (unsigned shift = 20; shift <= 20; shift -= 10) { /* 20, 10, 0 */
-        uint32_t bin = shift == 20 ? 2047 : 1023;
-        const uint32_t low = bin;
-        memset(s->bins, 0, sizeof *s->bins * GCOMP__SPARSE_BINS);
-        for (size_t i = 0; i < s->count; i++) {
-            const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu;
-            if (word >> 31 == sign && (shift == 20 || key >> (shift + 10) == least))
-                s->bins[key >> shift & low]++;
-        }
-        for (; s->bins[bin] < k; bin--) k -= s->bins[bin];
-        least = least << 10 | bin;
-    }
-    *ties = k;
-    return least;
+    return count ? gcomp__sampled_key(value, count, k, all, 1, s->bins) : 1;
 }
 
 /* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
@@ -15754,9 +15618,10 @@ static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
     size_t count[2] = {0, 0}, ties[2], kept = 0;
     for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
     ties[0] = ties[1] = s->count;
-    for (uint32_t sign = 0; sign < 2; sign++)
+    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++)
         if (k[sign] && k[sign] < count[sign])
-            least[sign] = gcomp__dryden_kth(s, sign, k[sign], ties + sign);
+            least[sign] = (uint32_t)gcomp__kth_key(s->value, sign, s->count, k[sign], s->bins,
+                                                   ties + sign);
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, sign = word >> 31;
         const size_t tie = key == least[sign] && ties[sign] > 0;
@@ -15924,7 +15789,7 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
     job->quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
     if ((double)job->quantum < q && gcomp__bits(job->quantum) < 0x7f7fffffu)
         job->quantum = gcomp__float(gcomp__bits(job->quantum) + 1);
-    job->s->guess = gcomp__sparse_key(gcomp__bits(job->quantum));
+    job->s->guess = (uint32_t)gcomp__max(gcomp__bits(job->quantum), 1);
     job->quantum = gcomp__float(job->s->guess);
     job->lift = job->quantum < 1 ? 18446744073709551616.0f : 1;
     job->inverse = 65536.0f / (job->quantum * job->lift);
@@ -16262,10 +16127,10 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     if (!(((const gcomp__blocktopk_kernels *)call->kernels)->squares)(&s->in, s->n, block, sums))
         return GCOMP_NOT_FINITE;
     /* sums of squares are doubles without a sign, so that their bits order as they do */
-    uint64_t least = gcomp__kth_key(sums, 1, blocks, k, s->bins, &ties);
+    uint64_t least = gcomp__kth_key(sums, GCOMP__DOUBLES, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
         /* `in` is moved to the block */
-        const uint64_t key = gcomp__key_of(sums, 1, b);
+        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b);
         gcomp__source in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
            zeros never are. */
@@ -17662,7 +17527,7 @@ GCOMP__SHARED void gcomp__nothing_sent(const gcomp__work *work)
 
    The list as bytes, and these as floats that a sum with zeros leaves as they are:
 
-     bytes     | CRC-32C of the rest | count | bytes of the indices | coder | indices, see >>bits |
+     bytes     | CRC-32C of the rest | count | bytes of the indices | coder | indices: >>indices  |
                  4                     4       4                      1
      floats    | 31 bits | 31 bits | ...    the last bits are zeros, and so is what the list lacks
 
@@ -18002,7 +17867,7 @@ static size_t gcomp__sketch_rows(const gcomp_codec *codec)
 }
 
 /* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
-   floating-point mode, see gcomp__sparse_exact. */
+   floating-point mode. */
 GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
 
 /* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
@@ -20862,7 +20727,6 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
-    view->list = NULL;
     view->set = set;
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
@@ -20937,14 +20801,6 @@ static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *vie
     return (view->method->payload->check)(view);
 }
 
-/* Checks the inside of a body that was opened. If list is not NULL, the payload is sparse, and its
-   indices are kept there. */
-static gcomp_result gcomp__check_inside(const gcomp__view *view, uint32_t *list)
-{
-    if (GCOMP__HAS_SPARSE && list) return gcomp__sparse_check_list(view, list);
-    return (view->method->payload->check)(view);
-}
-
 /* Opens and checks payloads[0] and payloads[1]; returns the error of the first one if both have
    one, as if they were checked one after the other. Two bodies of indices are read alternately: the
    place of a code is known only where the code before has been read, and a second stream gives the
@@ -20954,16 +20810,15 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
                                      const void *const *payloads, const size_t *lengths, size_t n)
 {
     gcomp__view two;
-    uint32_t *lists[2] = {NULL, NULL}; /* indices of each, or NULL: not sparse, or no room */
     GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[0], lengths[0], n));
     gcomp_result second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
-    lists[0] = gcomp__list_room(call, one);
-    if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
+    gcomp__list_room(call, one);
+    if (second == GCOMP_OK) gcomp__list_room(call, &two);
     if (GCOMP__HAS_SPARSE && second == GCOMP_OK && one->method->rules.selector &&
         two.method->rules.selector)
-        return gcomp__sparse_check_two(one, &two, lists);
-    GCOMP__TRY(gcomp__check_inside(one, lists[0]));
-    return second == GCOMP_OK ? gcomp__check_inside(&two, lists[1]) : second;
+        return gcomp__sparse_check_two(one, &two);
+    GCOMP__TRY((one->method->payload->check)(one));
+    return second == GCOMP_OK ? (two.method->payload->check)(&two) : second;
 }
 
 /* Opens and checks many payloads, two at a time; returns the error of the first that has one.
@@ -20980,9 +20835,13 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
     size_t w;
     for (w = 0; w + 1 < count; w += 2, one = &view, like = first)
         GCOMP__TRY(gcomp__check_two(&rest, like, one, payloads + w, lengths + w, n));
-    if (w == count) return GCOMP_OK;
-    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
-    return gcomp__check_inside(one, gcomp__list_room(&rest, one));
+    if (w < count) {
+        GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
+        gcomp__list_room(&rest, one);
+        GCOMP__TRY((one->method->payload->check)(one));
+    }
+    first->list = NULL; /* who goes on with this view may use the scratch for other things */
+    return GCOMP_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -21175,14 +21034,14 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     }
     for (size_t w = 0; w < count; w++) {
         gcomp__open_valid(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
-        (void)gcomp__list_room(&rest, views);
+        gcomp__list_room(&rest, views);
     }
     for (size_t w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
             gcomp__open_valid(call->set, views + group, group ? views : NULL, payloads[w],
                               lengths[w], n);
             if (group && views[group].method != views[0].method) break; /* begins the next sink */
-            views[group].list = gcomp__list_room(&lists, views + group);
+            gcomp__list_room(&lists, views + group);
         }
         sink.count = group;
         gcomp__decode_with(&rest, &sink);
@@ -24207,7 +24066,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
         sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
             gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
-            views[w].list = gcomp__list_room(&rest, views + w);
+            gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
         }
