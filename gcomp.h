@@ -74,8 +74,7 @@
    >>schedules   who chooses among the codecs of a list
    >>object      what an object holds, and for how long; sentences of errors, digests
    >>options     the desc and the codecs of a tensor, checked, with defaults filled in
-   >>plan        where each tensor lies in the buffers of a step, and how large these are
-   >>buffers     what an object reserves: frames, scratch, and the arena of a step
+   >>plan        where each tensor lies in the buffers of a step; these are reserved
    >>tensors     an object is opened, and tensors are added
    >>describe    what an object tells about its tensors, and what a codec would send for one
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
@@ -87,10 +86,8 @@
    >>differences workers whose frames differ find out in what, and say both values
    >>step        a step begins, and takes gradients: they are encoded, and nothing is written
    >>rounds      what comes in a round is checked, and the next round is prepared
-   >>requests    what a bucket asks for, one request after the other
-   >>commit      gcomp_step_next and _done; the commit writes means and residuals
-   >>exchange    the step driven through callbacks
-   >>machines    two levels: workers of a machine first, then the first workers of all machines
+   >>requests    what a step asks for, one request after the other; then its commit
+   >>exchange    the step driven through callbacks, by machines first where there are several
    >>save        all state as bytes
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
@@ -2313,17 +2310,17 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
          >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
 
    ONE STEP       gcomp_exchange of topk+int over some workers
-     >>machines   gcomp_exchange      gradients, to
-     >>exchange   gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
+     >>exchange   gcomp_exchange      gradients come in
+                  gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
        >>step     gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
          >>wire          gcomp__encode_as
            >>payload     gcomp__sparse_encode   >>selection and >>collection find k elements,
                                                 >>bits writes indices, >>block encoder values
-       >>commit   gcomp_step_next     the next request of the bucket, gcomp_step_done: it is done
-         >>requests      gcomp__next_in_round   frames first, then what a round asks for
+       >>requests gcomp_step_next     the next request of the step, gcomp_step_done: it is done
+                  gcomp__advance      frames first, then gcomp__next_in_round: what a round asks for
          >>frames        gcomp__judge_frames    do all workers agree?
          >>rounds        gcomp__finish_round    what came in is checked, the next round is made
-       >>commit   gcomp_step_commit   nothing fails any more
+       >>requests gcomp_step_commit   nothing fails any more
                   gcomp__commit_slot  the mean into the gradient, the rest into the residual
            >>scattering  gcomp__sparse_decode   payloads are added by cursors on their indices
 
@@ -2333,7 +2330,7 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
          >>shards        gcomp__add_shards      the owner checks and adds what came for its range
          >>sums          gcomp__pack_sums       and sends the mean back, but for SCATTER
-       >>commit   gcomp__commit_slot
+       >>requests gcomp__commit_slot
          >>sums          gcomp__commit_ranges   means of all ranges, residuals of what was sent
    ============================================================================================== */
 
@@ -21000,7 +20997,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
      4. a sink decodes and writes; nothing fails from here on
      5. gcomp__fp_leave, on every way out behind 2
    So an output is either complete or as it was. The step runs the same functions, >>residuals and
-   >>commit, on payloads that it has checked itself.
+   >>requests, on payloads that it has checked itself.
    ---------------------------------------------------------------------------------------------- */
 
 /* Takes the best set that can run here. Allocates nothing; `length` and n bound the time. */
@@ -21520,9 +21517,9 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      round    while the requests of one round are under way
      gcomp --- tensors[]          slots: what was planned (use, at), is kept, belongs to now
        |       largest, plan      sizes of the arena: reserved; used by the codecs of now
-       |       mem -> arena       buffers of a step, see >>buffers
+       |       mem -> arena       buffers of a step, see >>plan
        |       frames             frames of all workers
-       |       bucket0, mem.others   which tensors are communicated together
+       |       bucket0, others    which tensors are communicated together
        +------ node               desc.node: another gcomp, which sums within the machine
    Threads: from here to the end of the file everything runs on the thread that calls the API. There
    are no locks: one call at a time on one object. desc.parallel serves kernels alone, inside of
@@ -21562,10 +21559,13 @@ typedef struct gcomp__found {
     int state;     /* 1: its state can be taken */
 } gcomp__found;
 
-/* What a tensor's slot consists of, by lifetime: `use` and `at` were planned, `kept` stays between
-   steps, `now` belongs to one step. */
+/* What a tensor's slot consists of, by lifetime, and who writes it:
+     use    the entry in use: gcomp__use_entry, and gcomp__choose_mean for these workers
+     at     its places: >>plan alone
+     kept   from step to step: commits, >>state, >>load and >>workers
+     now    in one step: >>step; what travels >>rounds; `next` whoever chooses among codecs */
 
-/* Its places in the buffers of a step, for the codec in use. >>plan writes these. */
+/* Its places in the buffers of a step, for the codec in use. */
 typedef struct gcomp__places {
     size_t send;           /* bytes: its payload in mem.send */
     size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
@@ -21580,7 +21580,7 @@ typedef struct gcomp__places {
     size_t first;          /* the first tensor of its bucket */
 } gcomp__places;
 
-/* What a tensor has from step to step. A commit writes these, and gcomp_save saves them. */
+/* What a tensor has from step to step. gcomp_save saves these. */
 typedef struct gcomp__kept {
     int keeps;             /* 1: it has a residual on this worker */
     gcomp__residual residual;
@@ -21648,7 +21648,8 @@ typedef struct gcomp__alike {
     uint32_t tensors, codecs, options;
 } gcomp__alike;
 
-/* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. */
+/* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. Those before
+   `buckets` are raised together, see gcomp__place_largest. */
 typedef struct gcomp__plan {
     size_t send;     /* bytes: payloads of all buckets */
     size_t widest;   /* bytes: payloads of the largest bucket */
@@ -21914,14 +21915,6 @@ static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
         crc = gcomp__crc_number(gc, crc, bits);
     }
     return crc;
-}
-
-/* Continues a CRC-32C over name and shape of a tensor. */
-static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
-{
-    crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
-    crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
-    return gcomp__crc_number(gc, crc, slot->stack);
 }
 
 /* ---------------- memory, requests under way, the clock */
@@ -22407,7 +22400,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>plan - where each tensor lies in the buffers of a step, and how large these are
+   >>plan - where each tensor lies in the buffers of a step; these are reserved
 
    gcomp__place puts one tensor behind those before it: it raises the sizes of a plan, and keeps the
    old sizes as the tensor's places. Buckets are cut from the last tensor to the first: a bucket is
@@ -22734,44 +22727,25 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
         slot->at.k = (m->rules.selector->most)(&slot->use.codec, slot->n);
 }
 
-/* Raises the sizes that gcomp__place raises to those of another plan. A size that gcomp__place
-   raises and that is missing here would be reserved too small; the tests of memory with lists of
-   codecs find that. */
-static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
-{
-    gcomp__raise(&plan->send, to->send);
-    gcomp__raise(&plan->gathered, to->gathered);
-    gcomp__raise(&plan->local, to->local);
-    gcomp__raise(&plan->scratch, to->scratch);
-    gcomp__raise(&plan->floats, to->floats);
-    gcomp__raise(&plan->unpacked, to->unpacked);
-    gcomp__raise(&plan->own, to->own);
-    gcomp__raise(&plan->cut, to->cut);
-    gcomp__raise(&plan->out, to->out);
-    gcomp__raise(&plan->shards, to->shards);
-    gcomp__raise(&plan->sum, to->sum);
-    gcomp__raise(&plan->lists, to->lists);
-    gcomp__raise(&plan->acc, to->acc);
-    for (int round = 0; round < 3; round++)
-        for (int kind = 0; kind < GCOMP__KINDS; kind++)
-            gcomp__raise(&plan->sums[round][kind], to->sums[round][kind]);
-}
-
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
    behind the same `before`, and the plan takes the largest of each size.
      before | entry 0 ......... |
-     before | entry 1 .... |            the next tensor begins behind the longest */
+     before | entry 1 .... |            the next tensor begins behind the longest
+   The sizes are all that stands in a plan before `buckets`, one size_t behind the other. */
 static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__slot *slot,
                                  const gcomp__entry *entries)
 {
     const gcomp__plan before = *plan;
+    size_t *size = (size_t *)(void *)plan;
     for (size_t i = 0; i < slot->entry_count; i++) {
         gcomp__plan with = before;
+        const size_t *to = (const size_t *)(const void *)&with;
         gcomp__slot tried = *slot;
         if (slot->entry_count > 1) gcomp__use_entry(&tried, entries + i);
         gcomp__place(&with, desc, &tried);
         /* each size by itself: it need not be one entry that needs most of all */
-        gcomp__raise_plan(plan, &with);
+        for (size_t k = 0; k < offsetof(gcomp__plan, buckets) / sizeof *size; k++)
+            gcomp__raise(size + k, to[k]);
     }
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
@@ -22878,8 +22852,7 @@ static void gcomp__place_all(gcomp *gc)
     } while (end);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>buffers - what an object reserves: frames, scratch, and the arena of a step
+/* ---------------- what an object reserves: frames, scratch, and the arena of a step
 
    An object reserves memory for steps three times:
      frames     by gcomp_open, so that a step without other memory can still tell its error
@@ -22905,8 +22878,7 @@ static void gcomp__place_all(gcomp *gc)
      lists      one to send, W received
      decisions  one to send, W received
    gcomp__lay_out is the only place that knows this order and these sizes. It runs twice: without
-   memory it finds how much the arena takes, with memory it finds the places.
-   ---------------------------------------------------------------------------------------------- */
+   memory it finds how much the arena takes, with memory it finds the places. */
 
 /* Hands out memory from `base` on; base NULL: only counts the bytes. */
 typedef struct gcomp__carver {
@@ -25427,8 +25399,10 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
     gcomp__alike *a = &gc->alike;
     memset(a, 0, sizeof *a);
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        a->tensors = gcomp__crc_shape(gc, a->tensors, slot);
-        a->tensors = gcomp__crc_number(gc, a->tensors, (uint64_t)slot->dtype);
+        const uint64_t shape[] = {slot->rows, slot->cols, slot->stack, (uint64_t)slot->dtype};
+        a->tensors = (gcomp__common(gc->set)->crc)(a->tensors, (const uint8_t *)slot->name,
+                                                   slot->name_bytes);
+        for (int i = 0; i < 4; i++) a->tensors = gcomp__crc_number(gc, a->tensors, shape[i]);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->kept.entry);
     }
@@ -25787,15 +25761,8 @@ static void gcomp__put_detail(gcomp *gc)
     gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
 }
 
-/* A part of a text that another worker has sent, without what a terminal would obey. */
-static void gcomp__take_text(char *to, const uint8_t *from)
-{
-    for (size_t i = 0; i < GCOMP__PART; i++)
-        to[i] = (char)((from[i] && from[i] < 32) || from[i] == 127 ? '?' : from[i]);
-}
-
-/* Reads the messages of both ranks. A damaged one changes nothing but the sentence: the others go
-   on. */
+/* Reads the messages of both ranks: of texts without what a terminal would obey. A damaged one
+   changes nothing but the sentence: the others go on. */
 static void gcomp__take_details(gcomp *gc)
 {
     gcomp__difference *d = &gc->difference;
@@ -25809,7 +25776,10 @@ static void gcomp__take_details(gcomp *gc)
                           (gcomp__common(gc->set)->crc)(0, f[i], GCOMP__AT_CRC);
     if (d->stage >= d->halvings) {
         const size_t at = (d->stage - d->halvings) * GCOMP__PART;
-        for (size_t i = 0; i < 2; i++) gcomp__take_text(d->text[i] + at, f[i] + 16);
+        for (size_t i = 0; i < 2 * GCOMP__PART; i++) {
+            const uint8_t c = f[i % 2][16 + i / 2];
+            d->text[i % 2][at + i / 2] = (char)((c && c < 32) || c == 127 ? '?' : c);
+        }
     } else if (gcomp__get32(f[0] + 16) == gcomp__get32(f[1] + 16)) {
         d->low = gcomp__middle(d);
     } else {
@@ -25949,7 +25919,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
         result = gcomp__fail(gc, GCOMP_WRONG_STATE,
                              "this worker has become the first one of its machine: gcomp_load or "
                              "gcomp_join comes first");
-    if (gc->local_error == GCOMP_OK) gcomp__put_off(gc, result, gc->error);
+    if (gc->local_error == GCOMP_OK && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
     memset(sums, 0, sizeof sums);
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         /* methods that take turns have a float for it at the end of the shared state */
@@ -26480,7 +26450,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>requests - what a bucket asks for, one request after the other
+   >>requests - what a step asks for, one request after the other; then its commit
 
    An id says what a request is:
      64 * bucket + 1                         frames
@@ -26489,9 +26459,9 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
      64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards; both kinds of halves
                                              count as 0 here, and wait for each other
    A callback of another bucket or round, or a second one, has an id that is not under way. Who
-   asks: gcomp_step_next calls gcomp__advance, which goes through buckets by gcomp__advance_bucket,
-   which goes through rounds by gcomp__next_in_round. None of them sends anything: a request is a
-   struct that the user, or gcomp__drive, carries out, and reports by gcomp_step_done.
+   asks: gcomp_step_next calls gcomp__advance, which goes through buckets and their phases, and
+   through rounds by gcomp__next_in_round. Neither sends anything: a request is a struct that the
+   user, or gcomp__drive, carries out, and reports by gcomp_step_done.
 
      gc->phase    asks for                          goes on when
      COLLECT      the frames, if all are ready      they are asked for
@@ -26841,8 +26811,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>commit - gcomp_step_next and _done; the commit writes means and residuals
+/* ---------------- the commit
 
    Everything before a commit only reads gradients and residuals. The commit of a tensor is one pass
    over its payloads where that is possible:
@@ -26850,8 +26819,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
      gradient <- mean of decode(payloads)
    A payload that is decoded several times costs a pass each, so one pass reads the payloads of all
    workers side by side, adds them element by element in the order of ranks, and writes residual and
-   mean while both are in the innermost cache.
-   ---------------------------------------------------------------------------------------------- */
+   mean while both are in the innermost cache. */
 
 /* residual <- p - decode(own payload), y <- the mean; made: the mean is in y already.
    GCOMP__TOP_MEAN: what was sent stays in the residual where the mean does not keep it.
@@ -27018,7 +26986,7 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>exchange - the step driven through callbacks
+   >>exchange - the step driven through callbacks, by machines first where there are several
 
    gcomp__drive is the loop: it carries out the requests of gcomp_step_next through desc.comm, one
    after the other, or starts them and waits (comm.start, test, wait).
@@ -27031,27 +26999,17 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
      transport             | bucket 0    | bucket 1   | bucket 2 |
    ---------------------------------------------------------------------------------------------- */
 
-/* Is the mean of this tensor made by ranges, with any codec of its list? Asked before a step, so
-   that a missing callback is told before a schedule needs it. */
-static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
+/* Does a tensor need comm.alltoallv (ranges), or comm.allreduce, with any codec of its list? Asked
+   before a step, so that a missing callback is told before a schedule needs it. The largest can be
+   gathered instead. */
+static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
 {
-    for (size_t e = 0; slot->entries && e < slot->entry_count; e++) {
-        gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
-        gcomp__use_entry(&tried, slot->entries + e);
-        if (gcomp__wants_ranges(&gc->desc, &tried)) return 1;
-    }
-    return slot->at.own_bytes != 0;
-}
-
-/* Does any codec of the tensor's list exchange sums? The largest can be gathered instead. */
-static int gcomp__may_sum(const gcomp *gc, const gcomp__slot *slot)
-{
-    if (gcomp__sums_halves(slot)) return 1;
     for (size_t e = 0; e < slot->entry_count; e++) {
-        gcomp__slot tried = *slot;
+        gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
         if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);
         if (slot->entries) gcomp__choose_mean(&tried, &gc->desc);
-        for (int round = 0; round < 3; round++)
+        if (ranges && tried.at.own_bytes) return 1;
+        for (int round = 0; round < 3 && !ranges; round++)
             if (tried.use.rounds[round] >= GCOMP__SUM && tried.use.rounds[round] != GCOMP__MAX)
                 return 1;
     }
@@ -27075,12 +27033,12 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     const gcomp_comm *comm = &gc->desc.comm;
     if (comm->world == 1 || comm->start) return GCOMP_OK;
     for (size_t i = 0; i < gc->count && !comm->alltoallv; i++)
-        if (gcomp__may_use_shards(gc, gc->tensors + i))
+        if (gcomp__may_need(gc, gc->tensors + i, 1))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.alltoallv is NULL, but desc.aggregate is "
                                       "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
     for (size_t i = 0; i < gc->count && !comm->allreduce; i++)
-        if (gcomp__may_sum(gc, gc->tensors + i))
+        if (gcomp__may_need(gc, gc->tensors + i, 0))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.allreduce is NULL, but its codec exchanges sums");
     return GCOMP_OK;
@@ -27267,8 +27225,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
     return gcomp_step_finish(gc);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>machines - two levels: workers of a machine first, then the first workers of all machines
+/* ---------------- two levels: workers of a machine first, then the first workers of all machines
 
      machine A   worker 0  1  2          machine B   worker 0  1  2
                  sum  \  |  /                        sum  \  |  /
@@ -27288,8 +27245,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
      1 gcomp__exchange_as(gc->node)   frames, then the sum       one bad worker: all hear of it here
      2 gcomp__ask_machine             how did the sum go?        the last chance to stop together
      3 gcomp__exchange_as(gc)         the first worker alone     with an error: the frame tells it
-     4 gcomp__tell_machine            mean, status, entries      the others learn what came of it
-   ---------------------------------------------------------------------------------------------- */
+     4 gcomp__tell_machine            mean, status, entries      the others learn what came of it */
 
 /* Copies gradients to floats back to back; back: the mean from these floats to the gradients.
      floats    | tensor 0 | tensor 2 | tensor 3 | ...     gc->floats; tensor 1 is skipped */
@@ -27471,28 +27427,22 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
 
 /* ---------------- gcomp_exchange and its kin */
 
-/* Fails if the caller passes floats for half-precision tensors: the memory would be read as
-   something else. */
-static gcomp_result gcomp__need_floats(gcomp *gc)
-{
-    for (size_t i = 0; i < gc->count; i++)
-        if (gc->tensors[i].dtype != GCOMP_F32)
-            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
-                                      "its dtype is not GCOMP_F32: use gcomp_exchange");
-    return GCOMP_OK;
-}
-
-/* A wrong argument of this worker alone goes into its frame, if it can send one. */
+/* A wrong argument of this worker alone goes into its frame, if it can send one. Memory with halves
+   would be read as something else if floats are passed for it. */
 static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
                                     const gcomp_step *step)
 {
     gcomp_result before = GCOMP_OK;
     GCOMP__TRY(gcomp__need_idle(gc));
     if (!grads && !flat) before = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    else if (flat) before = gcomp__need_floats(gc);
+    for (size_t i = 0; i < gc->count && flat && before == GCOMP_OK; i++)
+        if (gc->tensors[i].dtype != GCOMP_F32)
+            before = gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
+                                        "its dtype is not GCOMP_F32: use gcomp_exchange");
     if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step, before);
     GCOMP__TRY(gcomp__need_frames(gc));
-    gcomp__put_off(gc, before, gc->error);
+    gc->local_error = GCOMP_OK;
+    if (before != GCOMP_OK) gcomp__put_off(gc, before, gc->error);
     return gcomp__exchange_as(gc, grads, flat, step);
 }
 
