@@ -71,25 +71,22 @@
    >>wire        payloads: header and checksum written, opened, checked
    >>payloads    the public functions of the codec layer
    >>schedules   who chooses among the codecs of a list
-   >>object      what an object holds, and for how long; the sentences of errors
+   >>object      what an object holds, and for how long; sentences of errors, digests
    >>options     the desc and the codecs of a tensor, checked, with defaults filled in
-   >>plan        where each tensor lies in the buffers of a step, and how large these are
-   >>buffers     what an object reserves: frames, scratch, and the arena of a step
+   >>plan        where each tensor lies in the buffers of a step; these are reserved
    >>tensors     an object is opened, and tensors are added
    >>describe    what an object tells about its tensors, and what a codec would send for one
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
    >>residuals   one tensor is compressed and committed, with any transport
    >>shards      the mean made by ranges of elements: payloads are cut, sent, and added by owners
    >>sums        the mean made by ranges: owners send their sums, and all workers apply them
-   >>decisions   how rank 0 moves tensors along their lists of codecs; digests
+   >>decisions   how rank 0 moves tensors along their lists of codecs
    >>frames      what workers compare before they send anything else
    >>differences workers whose frames differ find out in what, and say both values
    >>step        a step begins, and takes gradients: they are encoded, and nothing is written
    >>rounds      what comes in a round is checked, and the next round is prepared
-   >>requests    what a bucket asks for, one request after the other
-   >>commit      gcomp_step_next and _done; the commit writes means and residuals
-   >>exchange    the step driven through callbacks
-   >>machines    two levels: workers of a machine first, then the first workers of all machines
+   >>requests    what a step asks for, one request after the other; then its commit
+   >>exchange    the step driven through callbacks, by machines first where there are several
    >>save        all state as bytes
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
@@ -2307,17 +2304,17 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
          >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
 
    ONE STEP       gcomp_exchange of topk+int over some workers
-     >>machines   gcomp_exchange      gradients, to
-     >>exchange   gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
+     >>exchange   gcomp_exchange      gradients come in
+                  gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
        >>step     gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
          >>wire          gcomp__encode_as
            >>payload     gcomp__sparse_encode   >>selection finds k elements,
                                                 >>indices writes indices, >>block encoder values
-       >>commit   gcomp_step_next     the next request of the bucket, gcomp_step_done: it is done
-         >>requests      gcomp__next_in_round   frames first, then what a round asks for
+       >>requests gcomp_step_next     the next request of the step, gcomp_step_done: it is done
+                  gcomp__advance      frames first, then gcomp__next_in_round: what a round asks for
          >>frames        gcomp__judge_frames    do all workers agree?
          >>rounds        gcomp__finish_round    what came in is checked, the next round is made
-       >>commit   gcomp_step_commit   nothing fails any more
+       >>requests gcomp_step_commit   nothing fails any more
                   gcomp__commit_slot  the mean into the gradient, the rest into the residual
            >>scattering  gcomp__sparse_decode   payloads are added by cursors on their indices
 
@@ -2327,7 +2324,7 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
          >>shards        gcomp__add_shards      the owner checks and adds what came for its range
          >>sums          gcomp__pack_sums       and sends the mean back, but for SCATTER
-       >>commit   gcomp__commit_slot
+       >>requests gcomp__commit_slot
          >>sums          gcomp__commit_ranges   means of all ranges, residuals of what was sent
    ============================================================================================== */
 
@@ -20855,7 +20852,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
      4. a sink decodes and writes; nothing fails from here on
      5. gcomp__fp_leave, on every way out behind 2
    So an output is either complete or as it was. The step runs the same functions, >>residuals and
-   >>commit, on payloads that it has checked itself.
+   >>requests, on payloads that it has checked itself.
    ---------------------------------------------------------------------------------------------- */
 
 /* Takes the best set that can run here. Allocates nothing; `length` and n bound the time. */
@@ -21362,7 +21359,7 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>object - what an object holds, and for how long; the sentences of errors
+   >>object - what an object holds, and for how long; sentences of errors, digests
 
    Fields are grouped by their lifetime:
      object   from gcomp_open to gcomp_close
@@ -21375,9 +21372,9 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      round    while the requests of one round are under way
      gcomp --- tensors[]          slots: what was planned (use, at), is kept, belongs to now
        |       largest, plan      sizes of the arena: reserved; used by the codecs of now
-       |       mem -> arena       buffers of a step, see >>buffers
+       |       mem -> arena       buffers of a step, see >>plan
        |       frames             frames of all workers
-       |       bucket, mem.others which tensors are communicated together
+       |       bucket0, others    which tensors are communicated together
        +------ node               desc.node: another gcomp, which sums within the machine
    Threads: from here to the end of the file everything runs on the thread that calls the API. There
    are no locks: one call at a time on one object. desc.parallel serves kernels alone, inside of
@@ -21403,6 +21400,8 @@ typedef struct gcomp__entry {
     size_t bound;        /* bytes of a payload, at most; 0: the codec makes none */
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
+    int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
+    int unpacks;         /* 1: a small residual is floats while the method is at work */
     const char *why; /* why this is not the codec that was named; NULL: it is */
 } gcomp__entry;
 
@@ -21415,10 +21414,13 @@ typedef struct gcomp__found {
     int state;     /* 1: its state can be taken */
 } gcomp__found;
 
-/* What a tensor's slot consists of, by lifetime: `use` and `at` were planned, `kept` stays between
-   steps, `now` belongs to one step. */
+/* What a tensor's slot consists of, by lifetime, and who writes it:
+     use    the entry in use: gcomp__use_entry, and gcomp__choose_mean for these workers
+     at     its places: >>plan alone
+     kept   from step to step: commits, >>state, >>load and >>workers
+     now    in one step: >>step; what travels >>rounds; `next` whoever chooses among codecs */
 
-/* Its places in the buffers of a step, for the codec in use. >>plan writes these. */
+/* Its places in the buffers of a step, for the codec in use. */
 typedef struct gcomp__places {
     size_t send;           /* bytes: its payload in mem.send */
     size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
@@ -21427,10 +21429,13 @@ typedef struct gcomp__places {
     size_t acc;            /* floats: in mem.acc */
     size_t k;              /* elements of a sparse payload, at most */
     size_t list_step;      /* every list_step-th key of a range is listed, see >>sums */
+    int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
     int lone;              /* 1: there is one worker, and steps do as with none: see >>plan */
+    const gcomp__method *method; /* the one by which a step works */
+    size_t first;          /* the first tensor of its bucket */
 } gcomp__places;
 
-/* What a tensor has from step to step. A commit writes these, and gcomp_save saves them. */
+/* What a tensor has from step to step. gcomp_save saves these. */
 typedef struct gcomp__kept {
     int keeps;             /* 1: it has a residual on this worker */
     gcomp__residual residual;
@@ -21447,6 +21452,8 @@ typedef struct gcomp__kept {
 typedef struct gcomp__this_step {
     void *grad;            /* the caller's gradient; NULL: skipped, or not known yet */
     int ready;             /* 1: gcomp_step_ready was called */
+    int odd;               /* 1: it takes the second one of two kinds of steps: GCOMP__TURNS */
+    float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
     size_t sent;           /* where the payload went in mem.send: payloads move together */
     size_t list;           /* its keys in the lists of a worker */
@@ -21496,7 +21503,8 @@ typedef struct gcomp__alike {
     uint32_t tensors, codecs, options;
 } gcomp__alike;
 
-/* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. */
+/* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. Those before
+   `buckets` are raised together, see gcomp__place_largest. */
 typedef struct gcomp__plan {
     size_t send;     /* bytes: payloads of all buckets */
     size_t widest;   /* bytes: payloads of the largest bucket */
@@ -21505,7 +21513,7 @@ typedef struct gcomp__plan {
     size_t local;    /* floats: scratch of methods in a step */
     size_t sums[3][GCOMP__KINDS]; /* elements that each round sums, by kind */
     size_t scratch;  /* bytes: scratch of encoding */
-    size_t floats;   /* bytes: floats in front of it, see gcomp__needs_floats */
+    size_t floats;   /* bytes: floats in front of it, for codecs with entry.floats */
     size_t unpacked; /* bytes: the largest small residual that is used as floats */
     /* tensors whose mean is made by ranges, see >>shards */
     size_t own;      /* bytes: their payloads, of this worker */
@@ -21603,7 +21611,7 @@ struct gcomp {
     /* list */
     gcomp__alike alike;
     gcomp__plan plan;     /* sizes by the codecs in use */
-    gcomp__bucket bucket; /* bucket 0; mem.others has the rest */
+    gcomp__bucket bucket0; /* the first one; mem.others has the rest */
     /* history */
     uint64_t step;        /* the number of the next step, or of the one under way */
     gcomp__pace pace;
@@ -21624,9 +21632,11 @@ struct gcomp {
     uint64_t step_bytes; /* stats.bytes_out before the step */
     double p_squares, e_squares, y_squares; /* desc.measure: |p|^2, |what was lost|^2, |mean|^2 */
     gcomp_result local_error; /* this worker's own; its next frame tells it */
+    char local_why[GCOMP__SENTENCE]; /* its sentence: other calls may overwrite `error` */
     gcomp_result late_error;  /* seen behind the frame: the next bucket's frame tells it */
     /* bucket */
-    size_t current;      /* the bucket that is communicated, or committed */
+    size_t current;      /* the bucket that is communicated, or committed: its number */
+    gcomp__bucket *bucket; /* and itself */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
     int has_shards;      /* 1: the stages of >>shards take place */
     int has_lists;       /* 1: the stage LISTS too */
@@ -21637,9 +21647,6 @@ struct gcomp {
     size_t flying;         /* how many are under way */
     double clock_from;     /* when the first of them went out */
 };
-
-/* Short names for what is asked in every loop. */
-static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->at.own_bytes != 0; }
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
 
@@ -21698,6 +21705,74 @@ static gcomp_result gcomp__no_memory(gcomp *gc, const char *sentence)
     if (gc->memory.misaligned) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, gcomp__misaligned);
     return gcomp__fail(gc, GCOMP_OUT_OF_MEMORY, sentence);
 }
+
+/* Puts a failure off until the next frame of this worker tells it; GCOMP_OK: there is none. */
+static void gcomp__put_off(gcomp *gc, gcomp_result result, const char *sentence)
+{
+    gcomp__text t = gcomp__text_in(gc->local_why, sizeof gc->local_why);
+    gcomp__say(&t, sentence);
+    gc->local_error = result;
+}
+
+/* Fails inside a step of the object, or of the one that sums within its machine. Forgets the last
+   sentence: gcomp_error is about the call that begins here. */
+static gcomp_result gcomp__need_idle(gcomp *gc)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    gc->error[0] = 0;
+    if (gc->phase == GCOMP__IDLE && (!gc->node || gc->node->phase == GCOMP__IDLE)) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
+}
+
+/* Fails outside of steps. */
+static gcomp_result gcomp__need_step(gcomp *gc)
+{
+    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    if (gc->phase != GCOMP__IDLE) return GCOMP_OK;
+    return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
+}
+
+/* ---------------- digests, which workers compare, and saves hold */
+
+/* Continues a CRC-32C over the 8 bytes of a number, little-endian. Digests of all kinds are chains
+   of this: crc = 0, then each number in turn. */
+static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
+{
+    uint8_t b[8];
+    gcomp__put64(b, v);
+    return (gcomp__common(gc->set)->crc)(crc, b, 8);
+}
+
+/* Continues a CRC-32C over floats as little-endian words, also where the machine's words are
+   big-endian: digests are compared between machines. */
+static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y, size_t n)
+{
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    uint8_t part[1024];
+    for (size_t i = 0; i < n; i += 256) {
+        const size_t count = gcomp__min(256, n - i);
+        for (size_t j = 0; j < count; j++) gcomp__put32(part + 4 * j, gcomp__bits(y[i + j]));
+        crc = (gcomp__common(gc->set)->crc)(crc, part, 4 * count);
+    }
+    return crc;
+#else
+    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)y, 4 * n);
+#endif
+}
+
+/* Continues a CRC-32C over the rule of the schedule (0: none) and its parameters. */
+static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
+{
+    crc = gcomp__crc_number(gc, crc, (uint64_t)(gc->schedule.rule + 1));
+    for (size_t i = 0; i < GCOMP_PARAMS; i++) {
+        uint64_t bits;
+        memcpy(&bits, &gc->schedule.param[i], sizeof bits);
+        crc = gcomp__crc_number(gc, crc, bits);
+    }
+    return crc;
+}
+
+/* ---------------- memory, requests under way, the clock */
 
 /* The default allocator: malloc with `align` bytes more.
      | block ... distance | p, aligned ...        distance = p - block, 1 .. align, in one byte */
@@ -22017,6 +22092,19 @@ static size_t gcomp__bound_in(const gcomp__method *m, const gcomp_codec *codec,
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
+/* Is the mean of a tensor made in floats, and then rounded to its gradient? Sinks write halves of
+   packed codes. Where methods sum, and where one payload is added to another (sparse methods, eden,
+   entropy-coded levels), floats are needed; all tensors share them. `none` has its sums. */
+static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec, gcomp_dtype dtype)
+{
+    gcomp__form form;
+    if (dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
+    if (m->payload->open != gcomp__block_open) return 1;
+    if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
+    gcomp__form_of(m, codec->param, &form);
+    return gcomp__coded(&form);
+}
+
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
    none, and entry->why says so. */
 static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot,
@@ -22036,6 +22124,9 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     /* from here on for the codec that is used, which may be none by now */
     codec = &entry->codec;
     entry->method = m;
+    entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
+    /* block methods take small residuals tile by tile, unless a decay would round them twice */
+    entry->unpacks = !m->rules.form || desc->decay != 1.0f;
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
@@ -22068,17 +22159,6 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
     slot->use = *entry;
     slot->at.own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
     slot->at.lone = 0;
-}
-
-/* Does the method read and write small residuals itself, tile by tile? For other methods they
-   become floats while the tensor is at work. */
-static int gcomp__takes_small(const gcomp__method *method) { return method->rules.form != NULL; }
-
-/* Are small residuals floats while the method is at work? With a decay too: they are rounded once
-   for both. */
-static int gcomp__wants_floats(const gcomp_desc *desc, const gcomp__method *method)
-{
-    return !gcomp__takes_small(method) || desc->decay != 1.0f;
 }
 
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
@@ -22175,7 +22255,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>plan - where each tensor lies in the buffers of a step, and how large these are
+   >>plan - where each tensor lies in the buffers of a step; these are reserved
 
    gcomp__place puts one tensor behind those before it: it raises the sizes of a plan, and keeps the
    old sizes as the tensor's places. Buckets are cut from the last tensor to the first: a bucket is
@@ -22311,13 +22391,6 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
            (slot->use.method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
 }
 
-/* Two shots: block payloads, quantised range by range, and their mean quantised once more; or, with
-   SCATTER, the first of these alone. */
-static int gcomp__is_two_shot(const gcomp__slot *slot)
-{
-    return gcomp__by_ranges(slot) && !slot->use.method->rules.selector;
-}
-
 /* Casts: does the transport sum the halves of this tensor, if its mean is not made by ranges? From
    three workers on that is less than a gather. Two shots send as much and lose nothing: they come
    first. */
@@ -22341,12 +22414,6 @@ static int gcomp__is_lone(const gcomp_desc *desc, const gcomp__slot *slot)
            !slot->use.method->payload->votes;
 }
 
-/* The method by which a step works. gcomp_compress and gcomp_commit work by slot->use.method. */
-static const gcomp__method *gcomp__step_method(const gcomp__slot *slot)
-{
-    return slot->at.lone ? gcomp__as_floats() : slot->use.method;
-}
-
 /* Elements that a round sums, at most. */
 static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
 {
@@ -22354,41 +22421,43 @@ static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
     return slot->use.sum_count[round];
 }
 
-/* Rounds and bound, as gcomp__use_entry left them. */
-static void gcomp__choose_anew(gcomp__slot *slot)
-{
-    unsigned flags; /* those of the slot, again */
-    if (gcomp__sums_halves(slot)) slot->use.sum_count[0] = slot->use.local_floats = 0;
-    else if (!gcomp__by_ranges(slot) && !slot->at.lone) return;
-    gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
-    for (int round = 0; round < 3; round++)
-        if (slot->use.rounds[round] == GCOMP__GATHER)
-            slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
-    slot->at.own_bytes = 0;
-    slot->at.lone = 0;
-}
-
 /* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
    gcomp_regroup comes here again: with another number of workers the choice may be another.
      halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
      gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
      none      rounds[0] SUM,    bound 0, own_bytes 0; also for one worker alone
-     ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads */
+     ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads
+   Of these two_shot: block payloads are quantised range by range, and so is their mean; scattered:
+   the mean stays with the owners of ranges. */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
-    gcomp__choose_anew(slot);
+    const int halves = gcomp__sums_halves(slot);
+    unsigned flags; /* those of the slot, again */
+    if (halves) slot->use.sum_count[0] = slot->use.local_floats = 0;
+    if (halves || slot->at.own_bytes || slot->at.lone) { /* as gcomp__use_entry left them */
+        gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
+        for (int round = 0; round < 3; round++)
+            if (slot->use.rounds[round] == GCOMP__GATHER)
+                slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
+    }
+    slot->at.own_bytes = 0;
+    slot->at.lone = slot->at.two_shot = slot->at.scattered = 0;
+    slot->at.method = slot->use.method;
     if (gcomp__is_lone(desc, slot)) {
-        memcpy(slot->use.rounds, gcomp__as_floats()->sums->rounds, sizeof slot->use.rounds);
-        slot->use.bound = 0;
         slot->at.lone = 1;
+        slot->at.method = gcomp__as_floats();
+        memcpy(slot->use.rounds, slot->at.method->sums->rounds, sizeof slot->use.rounds);
+        slot->use.bound = 0;
     } else if (gcomp__wants_ranges(desc, slot)) {
         slot->use.rounds[0] = GCOMP__SHARE;
         /* sparse: one payload, that is cut; else a payload for each range */
         slot->at.own_bytes =
             selector ? slot->use.bound : gcomp__times(gcomp__range_bound(slot, world), world);
         slot->use.bound = 0;
+        slot->at.two_shot = !selector;
+        slot->at.scattered = gcomp__scatters(desc);
         if (selector) slot->at.k = (selector->most)(&slot->use.codec, slot->n);
     } else if (gcomp__wants_sum(desc, slot)) {
         slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
@@ -22411,7 +22480,7 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
     const size_t range = gcomp__range(slot->n, world, 1);
     const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
     if (gcomp__scatters(desc)) return 0;
-    if (gcomp__is_two_shot(slot)) return slot->at.own_bytes / world;
+    if (slot->at.two_shot) return slot->at.own_bytes / world;
     return gcomp__min(GCOMP__HEADER + 4 * range,
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
 }
@@ -22467,7 +22536,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     gcomp__grow(&plan->own, slot->at.own_bytes);
     gcomp__grow(&plan->acc, range);
     gcomp__grow(&plan->sum, gcomp__sum_bound(slot, desc));
-    if (gcomp__is_two_shot(slot)) {
+    if (slot->at.two_shot) {
         gcomp__grow(&plan->out, slot->at.own_bytes);
         gcomp__grow(&plan->shards, slot->at.own_bytes / world);
         return;
@@ -22483,20 +22552,6 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
         gcomp__grow(&plan->lists, gcomp__keys_bytes(slot));
     }
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
-}
-
-/* Is the mean of this tensor made in floats, and then rounded to its gradient? Sinks write halves
-   of packed codes. Where methods sum, and where one payload is added to another (sparse methods,
-   eden, entropy-coded levels), floats are needed; all tensors share them. `none` has its sums. */
-static int gcomp__needs_floats(const gcomp__slot *slot)
-{
-    const gcomp__method *m = slot->use.method;
-    gcomp__form form;
-    if (slot->dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
-    if (m->payload->open != gcomp__block_open) return 1;
-    if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
-    gcomp__form_of(m, slot->use.codec.param, &form);
-    return gcomp__coded(&form);
 }
 
 /* Puts a tensor, with the codec it has, behind those in the plan: the sizes so far become its
@@ -22517,55 +22572,35 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     gcomp__grow(&plan->local, slot->use.local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->use.rounds[round]], gcomp__sum_count(slot, round));
-    if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.form &&
-        gcomp__wants_floats(desc, m))
+    if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.form && slot->use.unpacks)
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
-    if (gcomp__needs_floats(slot)) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
-    if (gcomp__by_ranges(slot)) gcomp__place_shards(plan, slot, desc);
+    if (slot->use.floats) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
+    if (slot->at.own_bytes) gcomp__place_shards(plan, slot, desc);
     else if (slot->use.flags & GCOMP__TOP_MEAN)
         slot->at.k = (m->rules.selector->most)(&slot->use.codec, slot->n);
-}
-
-/* Raises the sizes that gcomp__place raises to those of another plan. A size that gcomp__place
-   raises and that is missing here would be reserved too small; the tests of memory with lists of
-   codecs find that. */
-static void gcomp__raise_plan(gcomp__plan *plan, const gcomp__plan *to)
-{
-    gcomp__raise(&plan->send, to->send);
-    gcomp__raise(&plan->gathered, to->gathered);
-    gcomp__raise(&plan->local, to->local);
-    gcomp__raise(&plan->scratch, to->scratch);
-    gcomp__raise(&plan->floats, to->floats);
-    gcomp__raise(&plan->unpacked, to->unpacked);
-    gcomp__raise(&plan->own, to->own);
-    gcomp__raise(&plan->cut, to->cut);
-    gcomp__raise(&plan->out, to->out);
-    gcomp__raise(&plan->shards, to->shards);
-    gcomp__raise(&plan->sum, to->sum);
-    gcomp__raise(&plan->lists, to->lists);
-    gcomp__raise(&plan->acc, to->acc);
-    for (int round = 0; round < 3; round++)
-        for (int kind = 0; kind < GCOMP__KINDS; kind++)
-            gcomp__raise(&plan->sums[round][kind], to->sums[round][kind]);
 }
 
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
    behind the same `before`, and the plan takes the largest of each size.
      before | entry 0 ......... |
-     before | entry 1 .... |            the next tensor begins behind the longest */
+     before | entry 1 .... |            the next tensor begins behind the longest
+   The sizes are all that stands in a plan before `buckets`, one size_t behind the other. */
 static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__slot *slot,
                                  const gcomp__entry *entries)
 {
     const gcomp__plan before = *plan;
+    size_t *size = (size_t *)(void *)plan;
     for (size_t i = 0; i < slot->entry_count; i++) {
         gcomp__plan with = before;
+        const size_t *to = (const size_t *)(const void *)&with;
         gcomp__slot tried = *slot;
         if (slot->entry_count > 1) gcomp__use_entry(&tried, entries + i);
         gcomp__place(&with, desc, &tried);
         /* each size by itself: it need not be one entry that needs most of all */
-        gcomp__raise_plan(plan, &with);
+        for (size_t k = 0; k < offsetof(gcomp__plan, buckets) / sizeof *size; k++)
+            gcomp__raise(size + k, to[k]);
     }
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
@@ -22598,11 +22633,8 @@ static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
 /* Bucket 0 is always there: without memory a step still sends its frame, which tells the error. */
 static gcomp__bucket *gcomp__bucket_at(gcomp *gc, size_t k)
 {
-    return k ? gc->mem.others + (k - 1) : &gc->bucket;
+    return k ? gc->mem.others + (k - 1) : &gc->bucket0;
 }
-
-/* The bucket that is communicated, or committed. */
-static gcomp__bucket *gcomp__bucket_now(gcomp *gc) { return gcomp__bucket_at(gc, gc->current); }
 
 /* A bucket begins: buffers of which each bucket uses the same bytes count from 0. */
 static void gcomp__plan_bucket(gcomp__plan *plan)
@@ -22666,14 +22698,16 @@ static void gcomp__place_all(gcomp *gc)
         b->first = gcomp__bucket_first(gc, end);
         b->end = end;
         gcomp__plan_bucket(&gc->plan);
-        for (size_t i = b->first; i < end; i++) gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
+        for (size_t i = b->first; i < end; i++) {
+            gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
+            gc->tensors[i].at.first = b->first;
+        }
         gcomp__plan_bucket_end(&gc->plan, &before, gc->world, b);
         end = b->first;
     } while (end);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>buffers - what an object reserves: frames, scratch, and the arena of a step
+/* ---------------- what an object reserves: frames, scratch, and the arena of a step
 
    An object reserves memory for steps three times:
      frames     by gcomp_open, so that a step without other memory can still tell its error
@@ -22699,8 +22733,7 @@ static void gcomp__place_all(gcomp *gc)
      lists      one to send, W received
      decisions  one to send, W received
    gcomp__lay_out is the only place that knows this order and these sizes. It runs twice: without
-   memory it finds how much the arena takes, with memory it finds the places.
-   ---------------------------------------------------------------------------------------------- */
+   memory it finds how much the arena takes, with memory it finds the places. */
 
 /* Hands out memory from `base` on; base NULL: only counts the bytes. */
 typedef struct gcomp__carver {
@@ -22815,15 +22848,12 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     /* gcomp_compress took it before: then it stays */
     const int had = gc->scratch.at || gc->unpacked.at;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
-    if (gc->arena.at) return GCOMP_OK;
     gcomp__plan_largest(gc);
     /* the first run only measures */
     size_t bytes = gcomp__lay_out(&gc->mem, &gc->largest, world, NULL);
     if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
-        if (!had) {
-            gcomp__room_give(&gc->memory, &gc->scratch);
-            gcomp__room_give(&gc->memory, &gc->unpacked);
-        }
+        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
+        if (!had) gcomp__room_give(&gc->memory, &gc->unpacked);
         return gcomp__no_memory(gc, "no memory for the buffers of a step");
     }
     (void)gcomp__lay_out(&gc->mem, &gc->largest, world, gc->arena.at);
@@ -22839,12 +22869,12 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* Reserves memory for steps, and finds all places in it. */
+/* Reserves memory for steps, unless it is there, and finds all places in it. */
 static gcomp_result gcomp__make_room(gcomp *gc)
 {
-    const int had = gc->arena.at != NULL;
+    if (gc->arena.at) return GCOMP_OK;
     const gcomp_result result = gcomp__reserve(gc);
-    if (!had) gcomp__place_all(gc); /* also without memory: the frame that says so needs a bucket */
+    gcomp__place_all(gc); /* also without memory: the frame that says so needs a bucket */
     return result;
 }
 
@@ -23548,10 +23578,10 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
                         (uint64_t)slot->entry_count);
     if (slot->use.flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
-    if (gcomp__by_ranges(slot))
-        gcomp__say(t, gcomp__scatters(desc)       ? " scattered"
-                      : gcomp__is_two_shot(slot) ? " in two shots"
-                                                 : " in shards");
+    if (slot->at.own_bytes)
+        gcomp__say(t, slot->at.scattered  ? " scattered"
+                      : slot->at.two_shot ? " in two shots"
+                                          : " in shards");
     gcomp__say(t, ", ");
     size_t bytes = gcomp__sends(slot, desc, &most);
     gcomp__say_bytes(t, bytes, gcomp__ring_bytes(slot, (size_t)desc->comm.world), most);
@@ -23652,16 +23682,6 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
                 0                             gcomp__shared_floats       state_floats    state_room
    ---------------------------------------------------------------------------------------------- */
 
-/* Fails inside a step of the object, or of the one that sums within its machine. Forgets the last
-   sentence: gcomp_error is about the call that begins here. */
-static gcomp_result gcomp__need_idle(gcomp *gc)
-{
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
-    gc->error[0] = 0;
-    if (gc->phase == GCOMP__IDLE && (!gc->node || gc->node->phase == GCOMP__IDLE)) return GCOMP_OK;
-    return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
-}
-
 /* A function begins that needs exact arithmetic, outside of steps. */
 static gcomp_result gcomp__enter_idle(gcomp *gc)
 {
@@ -23707,13 +23727,6 @@ GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 static size_t gcomp__shared_floats(const gcomp__slot *slot)
 {
     return slot->use.state_floats - (slot->use.flags & GCOMP__MOMENTUM ? slot->n : 0);
-}
-
-/* Does the tensor take the second one of two kinds of steps, see GCOMP__TURNS?
-   Only methods that take turns have a float for it at the end of the shared state. */
-static int gcomp__is_odd(const gcomp__slot *slot)
-{
-    return slot->use.flags & GCOMP__TURNS && slot->kept.state[gcomp__shared_floats(slot) - 1] != 0;
 }
 
 /* The tensor goes on with another entry of its list, and keeps its residual. Of the same method it
@@ -23863,7 +23876,7 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
 /* Where the mean of a half-precision tensor is made: NULL: in its gradient. */
 static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
 {
-    return gcomp__needs_floats(slot) ? (float *)(void *)gc->scratch.at : NULL;
+    return slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
 }
 
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
@@ -23885,9 +23898,9 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
 }
 
 /* Does a small residual have to become floats for the codec of now? */
-static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
+static int gcomp__unpacks(const gcomp__slot *slot)
 {
-    return slot->kept.residual.packed && gcomp__wants_floats(&gc->desc, slot->use.method);
+    return slot->kept.residual.packed && slot->use.unpacks;
 }
 
 /* What a residual is multiplied by at the end of a commit. */
@@ -23904,7 +23917,7 @@ static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
 static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
 {
     const float decay = gcomp__decay_of(gc, slot);
-    if (slot->kept.residual.form == GCOMP__BFLOATS && gcomp__takes_small(slot->use.method) &&
+    if (slot->kept.residual.form == GCOMP__BFLOATS && slot->use.method->rules.form &&
         !(slot->use.flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
         return 0;
     const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
@@ -23955,7 +23968,7 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
 /* The residual as the method of the tensor takes it. */
 static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot)
 {
-    if (!gcomp__unpacks(gc, slot)) return slot->kept.residual;
+    if (!gcomp__unpacks(slot)) return slot->kept.residual;
     gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
     return gcomp__residual_in(gc->unpacked.at, GCOMP__FLOATS);
 }
@@ -24002,7 +24015,7 @@ static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
     }
-    if (gcomp__unpacks(gc, slot))
+    if (gcomp__unpacks(slot))
         gcomp__convert_residual(gc, slot, gcomp__pack_chunk,
                                 gcomp__keep_words(gc, slot, number));
 }
@@ -24140,7 +24153,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     if (slot->use.flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     /* floats for the mean or the residual: only the first call allocates */
-    if (gcomp__unpacks(gc, slot) || gcomp__needs_floats(slot))
+    if (gcomp__unpacks(slot) || slot->use.floats)
         GCOMP__TRY(gcomp__reserve_scratch(gc));
     float *const floats = gcomp__floats_of(gc, slot);
     uint64_t mode = gcomp__fp_enter();
@@ -24265,13 +24278,7 @@ enum {
 /* How many stages there are: SCATTER ends with TOTALS. */
 static int gcomp__stages(const gcomp *gc)
 {
-    return gcomp__scatters(&gc->desc) ? GCOMP__SUMS : GCOMP__STAGES;
-}
-
-/* Does the mean of this tensor stay with the owners of its ranges? */
-static int gcomp__is_scattered(const gcomp *gc, const gcomp__slot *slot)
-{
-    return gcomp__by_ranges(slot) && gcomp__scatters(&gc->desc);
+    return gc->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? GCOMP__SUMS : GCOMP__STAGES;
 }
 
 /* Does the tensor take part in the stages of this step? */
@@ -24323,7 +24330,7 @@ static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengt
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
     gcomp_codec codec = slot->use.codec;
-    if (gcomp__is_two_shot(slot)) return codec;
+    if (slot->at.two_shot) return codec;
     codec.value = gcomp__as_floats()->wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
@@ -24402,7 +24409,7 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
    sign. */
 static int gcomp__adds_own(const gcomp__slot *slot)
 {
-    return gcomp__is_two_shot(slot) && !slot->use.method->payload->votes;
+    return slot->at.two_shot && !slot->use.method->payload->votes;
 }
 
 /* The part of a tensor's work in range w. */
@@ -24446,14 +24453,14 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
      packed       worker 0: shards of tensors 0, 1;  worker 1: of 0, 1;  worker 2: of 0, 1 */
 static void gcomp__pack_shards(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     uint8_t *to = gc->mem.packed;
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!gcomp__in_shards(slot) || (w == gc->me && gcomp__adds_own(slot))) continue;
-            const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at.own
+            const uint8_t *from = slot->at.two_shot ? gc->mem.own + slot->at.own
                                                            : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
             size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
@@ -24465,7 +24472,7 @@ static void gcomp__pack_shards(gcomp *gc)
                           GCOMP_OK);
     }
     gcomp__all_sizes(gc, gc->mem.sent, GCOMP__LENGTH_BYTES);
-    gcomp__all_sizes(gc, gcomp__bucket_now(gc)->came, GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, gc->bucket->came, GCOMP__LENGTH_BYTES);
 }
 
 /* Opens and checks the next payload among the bytes that came from worker w, of a range of n
@@ -24477,7 +24484,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
 {
     const uint8_t *p = from + gc->mem.places[w];
     /* bytes that are not read yet */
-    const size_t left = gcomp__bucket_now(gc)->came[w] - gc->mem.places[w];
+    const size_t left = gc->bucket->came[w] - gc->mem.places[w];
     gcomp_codec codec = gcomp__shard_codec(slot);
     size_t length = 0;
     GCOMP__TRY(gcomp__payload_length(p, left, &length));
@@ -24494,7 +24501,7 @@ static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t
 static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
 {
     for (size_t w = 0; w < gc->world; w++)
-        if (last && gc->mem.places[w] != gcomp__bucket_now(gc)->came[w])
+        if (last && gc->mem.places[w] != gc->bucket->came[w])
             gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
@@ -24506,11 +24513,11 @@ static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
     const size_t me = gc->me, n = gcomp__range_size(slot->n, gc->world, me);
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     /* adds_own: no shard comes from this worker itself */
-    const int two_shot = gcomp__is_two_shot(slot), adds_own = gcomp__adds_own(slot);
+    const int two_shot = slot->at.two_shot, adds_own = gcomp__adds_own(slot);
     const uint8_t *from = gc->mem.shards; /* shards of worker 0, then of worker 1, ... */
     gcomp__sink sink =
         gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
-    for (size_t w = 0; w < gc->world; from += gcomp__bucket_now(gc)->came[w++]) {
+    for (size_t w = 0; w < gc->world; from += gc->bucket->came[w++]) {
         gcomp__view *view = gc->mem.views + sink.count;
         if (w == me && adds_own) continue;
         gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
@@ -24533,7 +24540,7 @@ static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
    totals tell; the sums of that range are then never sent. */
 static void gcomp__add_shards(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     const gcomp__slot *last = NULL;
     gcomp__all_sizes(gc, gc->mem.places, 0);
     for (size_t i = b->first; i < b->end; i++) {
@@ -24603,7 +24610,7 @@ static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_
 /* Writes the own lists of all tensors, when the shards are added. */
 static void gcomp__put_lists(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     const size_t bytes = gcomp__list_bytes(b->lists);
     memset(gc->mem.lists, 0, bytes);
     for (const gcomp__slot *slot = gc->tensors + b->first;
@@ -24631,7 +24638,7 @@ static void gcomp__put_lists(gcomp *gc)
 static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
 {
     const size_t world = gc->world, step = slot->at.list_step;
-    const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
+    const size_t bytes = gcomp__list_bytes(gc->bucket->lists);
     /* the lists of this tensor from all owners; the own list to send stands before them */
     const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->now.list;
     size_t *taken = gc->mem.places; /* how many keys of each owner are taken */
@@ -24696,13 +24703,13 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
    to write: the length is 0. */
 static void gcomp__pack_sums(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     uint8_t *to = gc->mem.packed;
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
         size_t length = 0;
-        if (!gcomp__in_shards(slot) || gcomp__is_scattered(gc, slot)) continue;
-        gcomp_result result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length)
+        if (!gcomp__in_shards(slot) || slot->at.scattered) continue;
+        gcomp_result result = slot->at.two_shot ? gcomp__put_mean(gc, slot, to, &length)
                                                        : gcomp__put_sums(gc, slot, to, &length);
         if (result != GCOMP_OK) gcomp__blame(gc, result, gc->me, slot);
         to += length;
@@ -24714,7 +24721,7 @@ static void gcomp__pack_sums(gcomp *gc)
 /* The sums that came from worker w. They lie where the own shards were cut, which were sent. */
 static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     return gc->mem.cut + b->at_cut + w * b->share_stride;
 }
 
@@ -24722,7 +24729,7 @@ static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
 static void gcomp__check_sums(gcomp *gc)
 {
     const size_t world = gc->world;
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     const gcomp__slot *last = NULL;
     gcomp__all_sizes(gc, gc->mem.places, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
@@ -24746,7 +24753,7 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
 {
     const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
     size_t length = 0;
-    (void)gcomp__payload_length(p, gcomp__bucket_now(gc)->came[w] - gc->mem.places[w], &length);
+    (void)gcomp__payload_length(p, gc->bucket->came[w] - gc->mem.places[w], &length);
     gcomp__open_valid(gc->set, view, NULL, p, length, n);
     gc->mem.places[w] += length;
 }
@@ -24814,7 +24821,7 @@ static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gc
 GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
                                           const gcomp__work *work)
 {
-    const int scattered = gcomp__is_scattered(gc, slot);
+    const int scattered = slot->at.scattered;
     /* payloads of the ranges of others, in order */
     const uint8_t *own = gc->mem.own + slot->at.own;
     for (size_t w = 0; w < work->world; w++) {
@@ -24858,7 +24865,7 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>decisions - how rank 0 moves tensors along their lists of codecs; digests
+   >>decisions - how rank 0 moves tensors along their lists of codecs
 
    Rank 0 decides before it sends the first frame of a step, and the frame tells all workers.
    Nothing changes until the commit: then all go to the next entries together. A step that is tried
@@ -24867,52 +24874,6 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
                 commit: all tensors go to their next entries
      step t + 1 encodes with the new codecs; its frames tell the new entries (GCOMP__AT_CODECS)
    ---------------------------------------------------------------------------------------------- */
-
-/* Continues a CRC-32C over the 8 bytes of a number, little-endian. Digests of all kinds are chains
-   of this: crc = 0, then each number in turn. */
-static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
-{
-    uint8_t b[8];
-    gcomp__put64(b, v);
-    return (gcomp__common(gc->set)->crc)(crc, b, 8);
-}
-
-/* Continues a CRC-32C over floats as little-endian words, also where the machine's words are
-   big-endian: digests are compared between machines. */
-static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y, size_t n)
-{
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    uint8_t part[1024];
-    for (size_t i = 0; i < n; i += 256) {
-        const size_t count = gcomp__min(256, n - i);
-        for (size_t j = 0; j < count; j++) gcomp__put32(part + 4 * j, gcomp__bits(y[i + j]));
-        crc = (gcomp__common(gc->set)->crc)(crc, part, 4 * count);
-    }
-    return crc;
-#else
-    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)y, 4 * n);
-#endif
-}
-
-/* Continues a CRC-32C over the rule of the schedule (0: none) and its parameters. */
-static uint32_t gcomp__crc_schedule(const gcomp *gc, uint32_t crc)
-{
-    crc = gcomp__crc_number(gc, crc, (uint64_t)(gc->schedule.rule + 1));
-    for (size_t i = 0; i < GCOMP_PARAMS; i++) {
-        uint64_t bits;
-        memcpy(&bits, &gc->schedule.param[i], sizeof bits);
-        crc = gcomp__crc_number(gc, crc, bits);
-    }
-    return crc;
-}
-
-/* Continues a CRC-32C over name and shape of a tensor. */
-static uint32_t gcomp__crc_shape(const gcomp *gc, uint32_t crc, const gcomp__slot *slot)
-{
-    crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)slot->name, slot->name_bytes);
-    crc = gcomp__crc_number(gc, gcomp__crc_number(gc, crc, slot->rows), slot->cols);
-    return gcomp__crc_number(gc, crc, slot->stack);
-}
 
 /* ---------------- the decision in rank 0's frame: one byte
 
@@ -24983,13 +24944,12 @@ static unsigned gcomp__accordion(gcomp *gc)
     return all == pace->entry ? 0 : 1 + (unsigned)all;
 }
 
-/* The decision of any schedule: the byte for the frame. Only rank 0 decides; the others write 0. It
-   is found anew when a step is tried again, from the same state: it is the same then. */
+/* The decision of any schedule: the byte for the frame. Rank 0 alone asks. It is found anew when a
+   step is tried again, from the same state: it is the same then. */
 static unsigned gcomp__decide(gcomp *gc)
 {
     const gcomp__schedule *s = &gc->schedule;
     size_t to = gc->pace.to; /* bytes, error: found by the commits before */
-    if (s->rule < 0 || gc->desc.comm.rank != 0) return 0;
     if (s->rule == GCOMP__ACCORDION) return gcomp__accordion(gc);
     if (s->rule == GCOMP__WARMUP) to = gcomp__warm_part(s->entries - 1, gc->epoch, s->param[0]);
     return to == gc->pace.entry ? 0 : 1 + (unsigned)to;
@@ -25052,7 +25012,8 @@ static double gcomp__norm_before(double squares)
     return norm < 0 ? 0 : norm;
 }
 
-/* The first commit of an epoch closes the one before: sums become norms, and begin anew. */
+/* Accordion: the first commit of an epoch closes the one before: sums become norms, and begin
+   anew. */
 static void gcomp__close_epoch(gcomp *gc)
 {
     /* whole: summed from its first step on */
@@ -25070,7 +25031,7 @@ static void gcomp__close_epoch(gcomp *gc)
     }
 }
 
-/* All tensors go where the decision says; without one rank 0 learns from the step.
+/* With a schedule: all tensors go where the decision says; without one rank 0 learns from the step.
    bytes, error: what rank 0 finds here is decided by the frame of the next step. */
 static void gcomp__keep_pace(gcomp *gc)
 {
@@ -25091,9 +25052,6 @@ static void gcomp__keep_pace(gcomp *gc)
         pace->to = gcomp__control(&gc->schedule, pace,
                                   rule == GCOMP__BUDGET ? bytes : gc->stats.relative_error);
     }
-    pace->begun = 1;
-    pace->epoch = gc->epoch;
-    if (gc->rate >= 0) pace->rate = gc->rate; /* negative: the caller told none */
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -25145,12 +25103,6 @@ enum {
 static const uint8_t *gcomp__frame_of(const gcomp *gc, size_t w)
 {
     return gc->frames + (w + 1) * GCOMP__FRAME;
-}
-
-/* Does the tensor take part in a round of this kind? */
-static int gcomp__takes_part(const gcomp__slot *slot, int round, unsigned kind)
-{
-    return slot->now.grad && round < 3 && slot->use.rounds[round] == kind;
 }
 
 /* ---------------- no two gradients may share memory: the commit of one would change the other
@@ -25285,25 +25237,15 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
     }
 }
 
-/* The fields of gcomp_step that all workers share, as the digest takes them. */
-GCOMP__NOINLINE void gcomp__told_words(const gcomp *gc, uint64_t *words)
-{
-    const double scale = (double)gc->told.scale;
-    words[0] = gc->told.number;
-    words[1] = gc->told.epoch;
-    memcpy(words + 2, &scale, 8);
-    memcpy(words + 3, &gc->told.batch, 8);
-}
-
-/* Field i of them; the last two are doubles. */
+/* Field i of gcomp_step that all workers share, in the order in which the digest takes them. */
 static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
-    static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
-    uint64_t words[GCOMP__TOLD_COUNT];
-    double value;
-    gcomp__told_words(gc, words);
-    memcpy(&value, words + i, 8);
-    return i < 2 ? gcomp__whole_field(names[i], words[i]) : gcomp__real_field(names[i], value);
+    switch (i) {
+    case 0: return gcomp__whole_field("step.number", gc->told.number);
+    case 1: return gcomp__whole_field("step.epoch", gc->told.epoch);
+    case 2: return gcomp__real_field("step.scale", (double)gc->told.scale);
+    default: return gcomp__real_field("step.batch", gc->told.batch);
+    }
 }
 
 /* The digests of all but what a step is told. */
@@ -25312,8 +25254,10 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
     gcomp__alike *a = &gc->alike;
     memset(a, 0, sizeof *a);
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        a->tensors = gcomp__crc_shape(gc, a->tensors, slot);
-        a->tensors = gcomp__crc_number(gc, a->tensors, (uint64_t)slot->dtype);
+        const uint64_t shape[] = {slot->rows, slot->cols, slot->stack, (uint64_t)slot->dtype};
+        a->tensors = (gcomp__common(gc->set)->crc)(a->tensors, (const uint8_t *)slot->name,
+                                                   slot->name_bytes);
+        for (int i = 0; i < 4; i++) a->tensors = gcomp__crc_number(gc, a->tensors, shape[i]);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->kept.entry);
     }
@@ -25324,30 +25268,6 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
 
 /* ---------------- a frame is written */
 
-/* Writes what the frames of all buckets of a step have in common. */
-static void gcomp__begin_frames(gcomp *gc)
-{
-    uint8_t *f = gc->frames; /* the own frame, in front of all others */
-    uint64_t told[GCOMP__TOLD_COUNT];
-    uint8_t bytes[sizeof told];
-    gcomp__told_words(gc, told);
-    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++) gcomp__put64(bytes + 8 * i, told[i]);
-    if (!gc->alike.known) gcomp__make_alike(gc);
-    memset(f, 0, GCOMP__FRAME);
-    memcpy(f, "GCF1", 4);
-    gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
-    gcomp__put32(f + GCOMP__AT_WORLD, (uint32_t)gc->desc.comm.world);
-    f[GCOMP__AT_LAST] = (uint8_t)-(int)gc->last; /* results fit a byte: 0 .. 44 */
-    f[GCOMP__AT_UNTRIED] = !gc->tried;
-    gcomp__put64(f + GCOMP__AT_STEP, gc->step);
-    gcomp__put32(f + GCOMP__AT_TENSORS, gc->alike.tensors);
-    gcomp__put32(f + GCOMP__AT_CODECS, gc->alike.codecs);
-    gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gc->count);
-    gcomp__put32(f + GCOMP__AT_OPTIONS, gc->alike.options);
-    gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
-    gcomp__put32(f + GCOMP__AT_TOLD, (gcomp__common(gc->set)->crc)(0, bytes, sizeof bytes));
-}
-
 /* Could this worker encode its gradients, but for NaN or Inf? */
 static int gcomp__may_encode(const gcomp *gc)
 {
@@ -25356,39 +25276,58 @@ static int gcomp__may_encode(const gcomp *gc)
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
    gather_round, has_shards, has_lists, and the places of lists. The last chance to find that
-   gradients share memory. */
+   gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of codecs. */
 static void gcomp__put_frame(gcomp *gc)
 {
-    gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__bucket *b = gc->bucket;
     /* digest: the bucket, and for each tensor 0, 1, or 2 in an odd step */
-    uint32_t active = (uint32_t)gc->current;
+    uint32_t active = (uint32_t)gc->current, told = 0;
+    const int decides = gc->current == 0 && gc->schedule.rule >= 0 && gc->desc.comm.rank == 0;
+    const double real[] = {(double)gc->told.scale, gc->told.batch}; /* see gcomp__told */
+    uint64_t words[GCOMP__TOLD_COUNT] = {gc->told.number, gc->told.epoch};
     uint64_t bytes = 0; /* of payloads */
     uint8_t *f = gc->frames;
-    if (gc->current == 0) gcomp__begin_frames(gc);
+    memcpy(words + 2, real, sizeof real);
+    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++) told = gcomp__crc_number(gc, told, words[i]);
+    if (!gc->alike.known) gcomp__make_alike(gc);
     if (gcomp__may_encode(gc)) {
         const gcomp_result apart = gcomp__need_apart(gc);
-        if (apart != GCOMP_OK) gc->local_error = apart;
+        if (apart != GCOMP_OK) gcomp__put_off(gc, apart, gc->error);
     }
     gc->gather_round = -1;
     gc->has_shards = gc->has_lists = 0;
     b->lists = 0;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + (uint64_t)gcomp__is_odd(slot)
-                                   : 0);
-        if (slot->now.grad && slot->use.bound) bytes += slot->now.length;
-        gc->has_shards |= gcomp__in_shards(slot);
-        if (gcomp__in_shards(slot) && slot->use.flags & GCOMP__TOP_MEAN) {
+        const uint64_t odd = (uint64_t)slot->now.odd;
+        active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + odd : 0);
+        if (!slot->now.grad) continue;
+        if (slot->use.bound) bytes += slot->now.length;
+        gc->has_shards |= slot->at.own_bytes != 0;
+        if (slot->at.own_bytes && slot->use.flags & GCOMP__TOP_MEAN) {
             gc->has_lists = 1;
             slot->now.list = b->lists;
             b->lists += gcomp__keys_bytes(slot);
         }
         for (int round = gc->gather_round + 1; round < 3; round++)
-            if (gcomp__takes_part(slot, round, GCOMP__GATHER)) gc->gather_round = round;
+            if (slot->use.rounds[round] == GCOMP__GATHER) gc->gather_round = round;
     }
+    memset(f, 0, GCOMP__FRAME);
+    memcpy(f, "GCF1", 4);
+    gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
+    gcomp__put32(f + GCOMP__AT_WORLD, (uint32_t)gc->desc.comm.world);
     f[GCOMP__AT_STATUS] = (uint8_t)-(int)gc->local_error;
-    f[GCOMP__AT_DECISION] = gc->current == 0 ? (uint8_t)gcomp__decide(gc) : 0;
+    f[GCOMP__AT_DECISION] = decides ? (uint8_t)gcomp__decide(gc) : 0;
+    f[GCOMP__AT_LAST] = (uint8_t)-(int)gc->last; /* results fit a byte: 0 .. 44 */
+    f[GCOMP__AT_UNTRIED] = !gc->tried;
+    gcomp__put64(f + GCOMP__AT_STEP, gc->step);
     gcomp__put64(f + GCOMP__AT_BYTES, bytes);
+    gcomp__put32(f + GCOMP__AT_TENSORS, gc->alike.tensors);
+    gcomp__put32(f + GCOMP__AT_CODECS, gc->alike.codecs);
+    gcomp__put32(f + GCOMP__AT_COUNT, (uint32_t)gc->count);
+    gcomp__put32(f + GCOMP__AT_OPTIONS, gc->alike.options);
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
+    gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
+    gcomp__put32(f + GCOMP__AT_TOLD, told);
     gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
 }
 
@@ -25423,14 +25362,6 @@ static gcomp_result gcomp__peer_failed(gcomp *gc, size_t rank, int status)
                             (uint64_t)rank, gcomp_result_string((gcomp_result)status));
 }
 
-/* Does the frame tell an error of its worker other than NaN or Inf? With NaN or Inf a worker is
-   well: its frame is compared like those of others, and all skip the step. */
-static int gcomp__has_failed(const uint8_t *frame)
-{
-    const uint8_t status = frame[GCOMP__AT_STATUS];
-    return status && status != (uint8_t)-(int)GCOMP_NOT_FINITE;
-}
-
 /* The name of a result: "GCOMP_OK". */
 static const char *gcomp__result_name(gcomp_result result)
 {
@@ -25454,16 +25385,6 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
                             gcomp__result_name((gcomp_result) - (int)f[GCOMP__AT_LAST]),
                             gcomp__get64(first + GCOMP__AT_STEP),
                             gcomp__result_name((gcomp_result) - (int)first[GCOMP__AT_LAST]));
-}
-
-/* May worker w make this decision? Only rank 0, in bucket 0, and for an entry that exists. */
-static int gcomp__may_decide(const gcomp *gc, size_t w, unsigned decision)
-{
-    if (!decision) return 1;
-    if (w || gc->current || gc->schedule.rule < 0) return 0;
-    if (!gcomp__by_tensor(gc)) return decision <= gc->schedule.entries;
-    /* without a tensor that has a list there is no room for entries */
-    return decision == GCOMP__BY_TENSOR && gc->largest.choosing;
 }
 
 /* Is this the frame of worker w, and for this world, as the worker sent it? This
@@ -25510,8 +25431,9 @@ static void gcomp__begin_difference(gcomp *gc, unsigned field, size_t rank)
 /* Finds the first worker whose frame differs from that of rank 0, and in what. Since it goes by the
    frames alone, all workers find the same. The order of the questions matters: a worker at another
    step has other codecs by right, and a worker with another list of tensors must hear that, and not
-   that its sizes are wrong. If there is a difference, >>differences finds out the rest. */
-static gcomp_result gcomp__frames_agree(gcomp *gc)
+   that its sizes are wrong. If there is a difference, >>differences finds out the rest. A worker
+   that has failed may have skipped tensors: then the last two questions are left out. */
+static gcomp_result gcomp__frames_agree(gcomp *gc, int failed)
 {
     static const struct { unsigned field, at, bytes; } questions[] = {
         {GCOMP__TENSORS_DIFFER, GCOMP__AT_TENSORS, 4}, {GCOMP__TENSORS_DIFFER, GCOMP__AT_COUNT, 4},
@@ -25519,12 +25441,9 @@ static gcomp_result gcomp__frames_agree(gcomp *gc)
         {GCOMP__CODECS_DIFFER, GCOMP__AT_CODECS, 4},   {GCOMP__ACTIVE_DIFFERS, GCOMP__AT_ACTIVE, 4},
         {GCOMP__TOLD_DIFFERS, GCOMP__AT_TOLD, 4}};
     const uint8_t *first = gcomp__frame_of(gc, 0);
-    size_t questioned = 7; /* a worker that failed may have skipped tensors; the step ends anyhow */
-    for (size_t w = 0; w < gc->world; w++)
-        if (gcomp__has_failed(gcomp__frame_of(gc, w))) questioned = 5;
     for (size_t w = 1; w < gc->world; w++) {
         const uint8_t *f = gcomp__frame_of(gc, w);
-        for (size_t i = 0; i < questioned; i++) {
+        for (size_t i = 0; i < (failed ? 5 : 7); i++) {
             if (!memcmp(f + questions[i].at, first + questions[i].at, questions[i].bytes)) continue;
             if (questions[i].field == GCOMP__STEPS_DIFFER) return gcomp__out_of_step(gc, w);
             gcomp__begin_difference(gc, questions[i].field, w);
@@ -25534,70 +25453,59 @@ static gcomp_result gcomp__frames_agree(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* Compares the digests of the last means. It goes by frames alone, since a worker that has just
-   joined has no digest, and must judge as all do. */
-static gcomp_result gcomp__judge_digests(gcomp *gc)
-{
-    uint32_t first = 0; /* the digest that others must have; 0: none seen yet */
-    size_t owner = 0; /* the worker with that digest */
-    for (size_t w = 0; w < gc->world; w++) {
-        const uint32_t digest = gcomp__get32(gcomp__frame_of(gc, w) + GCOMP__AT_MEANS);
-        if (!digest || digest == first) continue;
-        if (first)
-            return gcomp__fail_with(gc, GCOMP_DIVERGED, "rank %u holds other means than rank %u",
-                                    (uint64_t)w, (uint64_t)owner);
-        first = digest;
-        owner = w;
-    }
-    return GCOMP_OK;
-}
-
 /* Judges all frames together. The own error and its sentence win over those of others.
    The first of these that applies:
      1. this worker has an error other than NaN or Inf: this error
      2. another worker has such an error: GCOMP_PEER_FAILED, and which worker
      3. a worker has NaN or Inf: GCOMP_NOT_FINITE, all skip the step
-     4. the means of the last step differ, if compared: GCOMP_DIVERGED */
+     4. the means of the last step differ, if compared: GCOMP_DIVERGED
+   It goes by the frames as they were sent: with NaN or Inf a worker is well, and its frame is
+   compared like those of others; a worker that has just joined has no digest of means. */
 static gcomp_result gcomp__judge_frames(gcomp *gc)
 {
     const size_t world = gc->world;
-    size_t refused = world; /* the first worker with NaN or Inf */
-    char own[GCOMP__SENTENCE];
-    /* the sentence of the local error: comparing overwrites it */
-    memcpy(own, gc->error, sizeof own);
-    for (size_t w = 0; w < world; w++) GCOMP__TRY(gcomp__frame_is_sound(gc, w));
-    GCOMP__TRY(gcomp__frames_agree(gc));
-    if (gc->difference.field) return GCOMP_OK; /* the step ends when it is known */
+    const uint8_t nans = (uint8_t)-(int)GCOMP_NOT_FINITE, mine = gc->frames[GCOMP__AT_STATUS];
+    /* first workers: with an error, with NaN or Inf, with a digest of means, with another one */
+    size_t failed = world, refused = world, owner = world, other = world;
     for (size_t w = 0; w < world; w++) {
-        const uint8_t *f = gcomp__frame_of(gc, w);
-        const int status = -(int)f[GCOMP__AT_STATUS];
-        if (status == (int)GCOMP_NOT_FINITE && refused == world) refused = w;
-        if (!gcomp__has_failed(f)) continue;
-        if (w == gc->me) {
-            memcpy(gc->error, own, sizeof own);
-            return gc->local_error;
-        }
-        if (gcomp__may_encode(gc)) return gcomp__peer_failed(gc, w, status);
+        GCOMP__TRY(gcomp__frame_is_sound(gc, w));
+        const uint8_t status = gcomp__frame_of(gc, w)[GCOMP__AT_STATUS];
+        if (status == nans && refused == world) refused = w;
+        if (status && status != nans && failed == world) failed = w;
     }
+    GCOMP__TRY(gcomp__frames_agree(gc, failed < world));
+    if (gc->difference.field) return GCOMP_OK; /* the step ends when it is known */
+    if (mine && mine != nans) return gcomp__fail(gc, gc->local_error, gc->local_why);
+    if (failed < world)
+        return gcomp__peer_failed(gc, failed, -(int)gcomp__frame_of(gc, failed)[GCOMP__AT_STATUS]);
     for (size_t w = 0; w < world; w++) { /* what a frame allows its worker to do next */
         const uint8_t *f = gcomp__frame_of(gc, w);
-        if (gcomp__get64(f + GCOMP__AT_BYTES) > gcomp__bucket_now(gc)->send)
+        const uint32_t digest = gcomp__get32(f + GCOMP__AT_MEANS); /* 0: none */
+        const unsigned decision = f[GCOMP__AT_DECISION]; /* only of rank 0, in bucket 0 */
+        if (gcomp__get64(f + GCOMP__AT_BYTES) > gc->bucket->send)
             return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                    " announces more bytes than its tensors can have, seen by");
-        if (!gcomp__may_decide(gc, w, f[GCOMP__AT_DECISION]))
+        /* an entry that exists; without a tensor that has a list there is no room for entries */
+        if (decision && (w || gc->current || gc->schedule.rule < 0 ||
+                         (gcomp__by_tensor(gc)
+                              ? decision != GCOMP__BY_TENSOR || !gc->largest.choosing
+                              : decision > gc->schedule.entries)))
             return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                    " decides on codecs that are not in the lists of");
+        /* one worker that has not seen the transport add is enough: all must ask for the same */
+        if (f[GCOMP__AT_UNTRIED] && world > 1 && gc->current == 0) gc->trial = GCOMP__WANTS_TRIAL;
+        if (digest && owner == world) owner = w;
+        if (digest && other == world &&
+            digest != gcomp__get32(gcomp__frame_of(gc, owner) + GCOMP__AT_MEANS))
+            other = w;
     }
-    /* one worker that has not seen the transport add is enough: all must ask for the same sums */
-    for (size_t w = 0; w < world && world > 1 && gc->current == 0; w++)
-        if (gcomp__frame_of(gc, w)[GCOMP__AT_UNTRIED]) gc->trial = GCOMP__WANTS_TRIAL;
-    if (refused == world) return gcomp__judge_digests(gc);
-    if (refused == gc->me) {
-        memcpy(gc->error, own, sizeof own);
-        return GCOMP_NOT_FINITE;
-    }
-    return gcomp__fail_with(gc, GCOMP_NOT_FINITE, "the gradient of rank %u holds NaN or Inf",
-                            (uint64_t)refused);
+    if (refused == gc->me) return gcomp__fail(gc, GCOMP_NOT_FINITE, gc->local_why);
+    if (refused < world)
+        return gcomp__fail_with(gc, GCOMP_NOT_FINITE, "the gradient of rank %u holds NaN or Inf",
+                                (uint64_t)refused);
+    if (other == world) return GCOMP_OK;
+    return gcomp__fail_with(gc, GCOMP_DIVERGED, "rank %u holds other means than rank %u",
+                            (uint64_t)other, (uint64_t)owner);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -25664,7 +25572,7 @@ static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
     } else {
         gcomp__say_with(t, "%t %s", slot->name,
                         !slot->now.grad             ? "skipped"
-                        : gcomp__is_odd(slot) ? "with a gradient, in an odd turn"
+                        : slot->now.odd ? "with a gradient, in an odd turn"
                                               : "with a gradient");
     }
 }
@@ -25708,15 +25616,8 @@ static void gcomp__put_detail(gcomp *gc)
     gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
 }
 
-/* A part of a text that another worker has sent, without what a terminal would obey. */
-static void gcomp__take_text(char *to, const uint8_t *from)
-{
-    for (size_t i = 0; i < GCOMP__PART; i++)
-        to[i] = (char)((from[i] && from[i] < 32) || from[i] == 127 ? '?' : from[i]);
-}
-
-/* Reads the messages of both ranks. A damaged one changes nothing but the sentence: the others go
-   on. */
+/* Reads the messages of both ranks: of texts without what a terminal would obey. A damaged one
+   changes nothing but the sentence: the others go on. */
 static void gcomp__take_details(gcomp *gc)
 {
     gcomp__difference *d = &gc->difference;
@@ -25730,7 +25631,10 @@ static void gcomp__take_details(gcomp *gc)
                           (gcomp__common(gc->set)->crc)(0, f[i], GCOMP__AT_CRC);
     if (d->stage >= d->halvings) {
         const size_t at = (d->stage - d->halvings) * GCOMP__PART;
-        for (size_t i = 0; i < 2; i++) gcomp__take_text(d->text[i] + at, f[i] + 16);
+        for (size_t i = 0; i < 2 * GCOMP__PART; i++) {
+            const uint8_t c = f[i % 2][16 + i / 2];
+            d->text[i % 2][at + i / 2] = (char)((c && c < 32) || c == 127 ? '?' : c);
+        }
     } else if (gcomp__get32(f[0] + 16) == gcomp__get32(f[1] + 16)) {
         d->low = gcomp__middle(d);
     } else {
@@ -25781,34 +25685,13 @@ static gcomp_result gcomp__end_step(gcomp *gc, gcomp_result result)
     return result;
 }
 
-/* Finds the places of the tensors in the sums of this step, which may be shorter than the
-   longest. Which tensors are skipped is not known yet: gcomp__close_gaps moves the others together.
-   powersgd:alternate=1 sums P in one step and Q in the next: these have different lengths. */
-static void gcomp__place_sums(gcomp *gc)
-{
-    size_t sums[3][GCOMP__KINDS]; /* elements so far */
-    memset(sums, 0, sizeof sums);
-    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        const gcomp__sums *row = gcomp__step_method(slot)->sums;
-        const int odd = gcomp__is_odd(slot);
-        for (int round = 0; round < 3; round++) {
-            size_t *count = &sums[round][slot->use.rounds[round]];
-            if (slot->use.rounds[round] < GCOMP__SUM) continue;
-            slot->now.sum[round] = *count;
-            slot->now.sums[round] =
-                slot->stack * (row->sum_count)(&slot->use.codec, slot->rows, slot->cols, round,
-                                               odd);
-            *count += slot->now.sums[round];
-        }
-    }
-}
-
 /* Bucket k collects its gradients. Its frame will tell what only this worker has seen before. */
 static void gcomp__enter_bucket(gcomp *gc, size_t k)
 {
-    if (gc->late_error != GCOMP_OK) gc->local_error = gc->late_error;
+    if (gc->late_error != GCOMP_OK) gcomp__put_off(gc, gc->late_error, gc->error);
     gc->late_error = GCOMP_OK;
     gc->current = k;
+    gc->bucket = gcomp__bucket_at(gc, k);
     gc->issued = gc->done = 0; /* requests of this bucket */
     gc->round = 0;
     gc->phase = GCOMP__COLLECT;
@@ -25852,53 +25735,64 @@ static gcomp_result gcomp__need_epochs(gcomp *gc)
 /* What a NULL step stands for. */
 static const gcomp_step gcomp__default_step = GCOMP_STEP;
 
-/* For the worker that gcomp_regroup has made the first one of its machine. */
-static const char gcomp__no_state[] =
-    "this worker has become the first one of its machine: gcomp_load or gcomp_join comes first";
-
-/* Takes what the caller says of the step. An error becomes the local error, which the frame
-   tells. */
-static void gcomp__take_step(gcomp *gc, const gcomp_step *told)
+/* Begins a step, with what the caller says of it. From here on errors wait for the frame, so that
+   nobody waits for this worker; one that was put off before wins.
+   Tensors find their places in the sums of this step, which may be shorter than the longest:
+   powersgd:alternate=1 sums P in one step and Q in the next. Which tensors are skipped is not known
+   yet: gcomp__close_gaps moves the others together. */
+static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
 {
     const gcomp_step step = told ? *told : gcomp__default_step;
-    gcomp_result *error = &gc->local_error;
-    /* with desc.node the caller's step is here already: between machines another one is taken */
-    if (!gc->node) gc->told = step;
-    gc->scale = gcomp__weight_of(&step, gc->desc.comm.world);
-    gc->rate = step.learning_rate;
-    gc->epoch = step.epoch;
-    if (!told && *error == GCOMP_OK) *error = gcomp__need_epochs(gc);
-    if (!gcomp__finite(gc->scale))
-        *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
-    if (!(step.samples >= 0 && step.samples <= step.batch && gcomp__finite_double(step.batch)))
-        *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT,
-                             "step.samples is not from 0 to step.batch, or not finite");
-    if (!gcomp__finite(gc->rate))
-        *error = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is not finite");
-    if (gc->needs_state) *error = gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_state);
-}
-
-/* Begins a step. From here on errors wait for the frame, so that nobody waits for this worker. */
-static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *step)
-{
+    const int weighs = step.batch != 0;
+    size_t sums[3][GCOMP__KINDS]; /* elements so far */
     gc->error[0] = 0;
     if (gc->phase != GCOMP__IDLE)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1; /* no more tensors */
-    gc->local_error = gcomp__make_room(gc); /* allocates in the first step, unless prepared */
-    if (!gcomp__mode_fits()) gc->local_error = gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
+    gcomp_result result = gcomp__make_room(gc); /* allocates in the first step, unless prepared */
+    if (!gcomp__mode_fits()) result = gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
     gc->late_error = GCOMP_OK;
     gc->step_bytes = gc->stats.bytes_out;
     gc->decided = 0;
     gc->difference.field = GCOMP__NOTHING_DIFFERS;
     gc->trial = GCOMP__NO_TRIAL;
     gc->p_squares = gc->e_squares = gc->y_squares = 0;
-    gcomp__take_step(gc, step);
-    for (size_t i = 0; i < gc->count; i++) {
-        gc->tensors[i].now.ready = 0;
-        gc->tensors[i].now.grad = NULL;
+    /* with desc.node the caller's step is here already: between machines another one is taken */
+    if (!gc->node) gc->told = step;
+    gc->scale = weighs ? gcomp__weight_of(&step, gc->desc.comm.world) : step.scale;
+    gc->rate = step.learning_rate;
+    gc->epoch = step.epoch;
+    if (!told && result == GCOMP_OK) result = gcomp__need_epochs(gc);
+    if (!gcomp__finite(gc->scale))
+        result = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
+    if (!(step.samples >= 0 && step.samples <= step.batch && gcomp__finite_double(step.batch)))
+        result = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT,
+                             "step.samples is not from 0 to step.batch, or not finite");
+    if (!gcomp__finite(gc->rate))
+        result = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.learning_rate is not finite");
+    if (gc->needs_state)
+        result = gcomp__fail(gc, GCOMP_WRONG_STATE,
+                             "this worker has become the first one of its machine: gcomp_load or "
+                             "gcomp_join comes first");
+    if (gc->local_error == GCOMP_OK && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
+    memset(sums, 0, sizeof sums);
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        /* methods that take turns have a float for it at the end of the shared state */
+        const int turns = (slot->use.flags & GCOMP__TURNS) != 0;
+        slot->now.odd = turns && slot->kept.state[gcomp__shared_floats(slot) - 1] != 0;
+        slot->now.ready = 0;
+        slot->now.grad = NULL;
+        slot->now.mean = NULL;
+        for (int round = 0; round < 3; round++) {
+            size_t *count = &sums[round][slot->use.rounds[round]];
+            if (slot->use.rounds[round] < GCOMP__SUM) continue;
+            slot->now.sum[round] = *count;
+            slot->now.sums[round] =
+                slot->stack * (slot->at.method->sums->sum_count)(&slot->use.codec, slot->rows,
+                                                                 slot->cols, round, slot->now.odd);
+            *count += slot->now.sums[round];
+        }
     }
-    gcomp__place_sums(gc);
     gcomp__enter_bucket(gc, 0);
     return GCOMP_OK;
 }
@@ -25910,6 +25804,7 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (gc->node)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "with desc.node a step is gcomp_exchange");
+    if (gc->phase == GCOMP__IDLE) gc->local_error = GCOMP_OK;
     return gcomp__begin(gc, step);
 }
 
@@ -25932,7 +25827,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
     gcomp__work work;
     memset(&work, 0, sizeof work);
-    const gcomp__method *const m = gcomp__step_method(slot);
+    const gcomp__method *const m = slot->at.method;
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
     work.in = gcomp__source_in(gc, slot, slot->now.grad, slot->use.flags & GCOMP__ONE_KEY ? 0
@@ -25948,7 +25843,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.part = 1.0f / (float)gc->desc.comm.world; /* of what a worker brings to a sum */
     work.world = gc->world;
     work.epoch = gc->epoch;
-    work.odd = gcomp__is_odd(slot);
+    work.odd = slot->now.odd;
     work.leads = slot->kept.steps % gc->world == gc->me;
     work.state = slot->kept.state;
     work.local = gc->mem.local + slot->at.local;
@@ -25958,7 +25853,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
         m->flags & GCOMP__AS_FLOATS ? work.sums[0] : gcomp__floats_of(gc, slot);
-    if (floats && work.in.dtype != GCOMP_F32 && !gcomp__is_scattered(gc, slot)) {
+    if (floats && work.in.dtype != GCOMP_F32 && !slot->at.scattered) {
         work.y = floats;
         work.y_type = GCOMP_F32;
     }
@@ -25988,7 +25883,7 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp__source *in, size_t 
    makes the same payload. */
 static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
-    const int by_ranges = gcomp__by_ranges(slot);
+    const int by_ranges = slot->at.own_bytes != 0;
     uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
@@ -26011,21 +25906,20 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     gcomp__work work = gcomp__work_of(gc, slot);
     if (gc->desc.measure && !(slot->use.flags & GCOMP__MOMENTUM))
         slot->now.p_squares = gcomp__measure_p(gc, &work.in, slot->n);
-    if (gcomp__is_two_shot(slot)) {
+    if (slot->at.two_shot) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
     } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
         GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         /* the frame tells it: a later round makes the payload */
         slot->now.length = slot->use.bound;
-        GCOMP__TRY((gcomp__step_method(slot)->sums->make)(&work, 0));
+        GCOMP__TRY((slot->at.method->sums->make)(&work, 0));
     }
     /* encoding with momentum left p at the start of the scratch */
     if (gc->desc.measure && slot->use.flags & GCOMP__MOMENTUM)
         slot->now.p_squares =
             (gcomp__common(gc->set)->squares)((const float *)(void *)work.call.scratch, slot->n);
-    return gcomp__by_ranges(slot) && slot->use.method->rules.selector ? gcomp__cut(gc, slot)
-        : GCOMP_OK;
+    return slot->at.own_bytes && !slot->at.two_shot ? gcomp__cut(gc, slot) : GCOMP_OK;
 }
 
 /* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
@@ -26034,7 +25928,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
 {
     if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase == GCOMP__IDLE || (gc->local_error == GCOMP_OK && gc->late_error == GCOMP_OK))
+    if (gc->phase == GCOMP__IDLE || gc->late_error == GCOMP_OK)
         gc->error[0] = 0; /* else the sentence of that error is still needed */
     if (tensor >= gc->count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "no tensor of this number");
@@ -26054,7 +25948,8 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
     gcomp_result result = gcomp__mode_fits() ? gcomp__encode_slot(gc, slot) : GCOMP_FLOAT_MODE;
     gcomp__fp_leave(mode);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
-    if (result != GCOMP_OK) gc->local_error = gcomp__fail_tensor(gc, result, slot->name, NULL);
+    if (result != GCOMP_OK)
+        gcomp__put_off(gc, gcomp__fail_tensor(gc, result, slot->name, NULL), gc->error);
     gc->stats.encode_seconds += gcomp__now(gc) - from;
     return GCOMP_OK;
 }
@@ -26083,7 +25978,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
    Zeros: comm.allgather takes the same number of bytes from all workers. */
 static void gcomp__pack_gather(gcomp *gc)
 {
-    gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__bucket *b = gc->bucket;
     uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         if (!slot->now.grad || !slot->use.bound) continue;
@@ -26107,7 +26002,7 @@ static void gcomp__pack_gather(gcomp *gc)
      after    | tensor 2 | tensor 4 |                                 0,      10 */
 static void gcomp__close_gaps(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     size_t gaps[3][GCOMP__KINDS]; /* elements of tensors that are skipped, so far */
     memset(gaps, 0, sizeof gaps);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
@@ -26129,10 +26024,10 @@ static void gcomp__close_gaps(gcomp *gc)
                                                               ^ *sums for bucket 0 */
 static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     size_t count = 0;
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!gcomp__takes_part(slot, gc->round, kind)) continue;
+        if (!slot->now.grad || gc->round > 2 || slot->use.rounds[gc->round] != kind) continue;
         /* those of one kind lie one behind the other */
         if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
         count += slot->now.sums[gc->round];
@@ -26145,7 +26040,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 static uint8_t *gcomp__payloads(gcomp *gc)
 {
     /* bytes of one worker in earlier buckets */
-    const size_t before = gc->mem.means ? 0 : gcomp__bucket_now(gc)->at_send;
+    const size_t before = gc->mem.means ? 0 : gc->bucket->at_send;
     return gc->mem.recv + before * gc->world;
 }
 
@@ -26155,7 +26050,7 @@ static uint8_t *gcomp__payloads(gcomp *gc)
 static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload,
                                         size_t *length)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     *payload = gcomp__payloads(gc) + w * b->stride + gc->mem.cursors[w];
     return gcomp__payload_length(*payload, b->bytes[w] - gc->mem.cursors[w], length);
 }
@@ -26173,7 +26068,7 @@ static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came
    they must have exactly the bytes that the worker's frame announced. */
 static void gcomp__check_gather(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     for (size_t w = 0; w < gc->world; w++) {
         gcomp__slot *slot = NULL;
         gc->mem.cursors[w] = 0;
@@ -26240,7 +26135,7 @@ static int gcomp__is_told(gcomp_result result)
 /* Checks the lists of all workers, when LISTS is done; a damaged one becomes the late error. */
 static void gcomp__check_lists(gcomp *gc)
 {
-    const size_t bytes = gcomp__list_bytes(gcomp__bucket_now(gc)->lists);
+    const size_t bytes = gcomp__list_bytes(gc->bucket->lists);
     for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
         const uint8_t *p = gc->mem.lists + (w + 1) * bytes;
         if (gcomp__get32(p) == (gcomp__common(gc->set)->crc)(0, p + 4, bytes - 4)) continue;
@@ -26254,7 +26149,7 @@ static void gcomp__check_lists(gcomp *gc)
    are those of the shards of others. */
 static void gcomp__check_own_shards(gcomp *gc)
 {
-    const size_t me = gc->me, *came = gcomp__bucket_now(gc)->came;
+    const size_t me = gc->me, *came = gc->bucket->came;
     const uint8_t *sent = gc->mem.packed, *here = gc->mem.shards;
     for (size_t w = 0; w < me; w++) {
         sent += gc->mem.sent[w];
@@ -26268,7 +26163,7 @@ static void gcomp__check_own_shards(gcomp *gc)
    The rest of the own sums up to the longest is zeros, since the gather takes equal sizes. */
 static gcomp_result gcomp__take_totals(gcomp *gc)
 {
-    gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__bucket *b = gc->bucket;
     const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* bytes of the own sums */
     gcomp_result result = gcomp__check_lengths(gc, b->sum);
     if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
@@ -26292,7 +26187,7 @@ static gcomp_result gcomp__take_totals(gcomp *gc)
      SUMS      a bad sum               by the next frame        late error */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
-    gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__bucket *b = gc->bucket;
     switch (gc->round) {
     case GCOMP__LENGTHS:
         if (gc->late_error != GCOMP_OK) break;
@@ -26373,7 +26268,7 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
     gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result = GCOMP_OK;
     if (slot->use.rounds[gc->round] != GCOMP__GATHER) {
-        result = (gcomp__step_method(slot)->sums->make)(&work, gc->round);
+        result = (slot->at.method->sums->make)(&work, gc->round);
     } else {
         memset(gc->mem.send + slot->at.send, 0, GCOMP__HEADER); /* after an error all refuse this */
         if (gc->late_error == GCOMP_OK && gcomp__encode_payload(gc, slot, &work) != GCOMP_OK)
@@ -26386,7 +26281,7 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
 /* All requests of the round are done: checks what came, and prepares the next round, or READY. */
 static gcomp_result gcomp__finish_round(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     /* the stage first: at this point late errors are those that it has told */
     if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
@@ -26410,7 +26305,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>requests - what a bucket asks for, one request after the other
+   >>requests - what a step asks for, one request after the other; then its commit
 
    An id says what a request is:
      64 * bucket + 1                         frames
@@ -26419,9 +26314,9 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
      64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards; both kinds of halves
                                              count as 0 here, and wait for each other
    A callback of another bucket or round, or a second one, has an id that is not under way. Who
-   asks: gcomp_step_next calls gcomp__advance, which goes through buckets by gcomp__advance_bucket,
-   which goes through rounds by gcomp__next_in_round. None of them sends anything: a request is a
-   struct that the user, or gcomp__drive, carries out, and reports by gcomp_step_done.
+   asks: gcomp_step_next calls gcomp__advance, which goes through buckets and their phases, and
+   through rounds by gcomp__next_in_round. Neither sends anything: a request is a struct that the
+   user, or gcomp__drive, carries out, and reports by gcomp_step_done.
 
      gc->phase    asks for                          goes on when
      COLLECT      the frames, if all are ready      they are asked for
@@ -26482,7 +26377,7 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
     request->id = id;
     request->send = send;
     request->recv = recv;
-    request->bytes = gcomp__bucket_now(gc)->came;
+    request->bytes = gc->bucket->came;
     request->send_bytes = gc->mem.sent;
     request->dtype = GCOMP_U8;
     for (size_t w = 0; w < gc->world; w++) {
@@ -26495,8 +26390,8 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
    before it is asked for. */
 static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
-    const size_t list = gcomp__list_bytes(b->lists);
+    const gcomp__bucket *b = gc->bucket;
+    size_t list; /* bytes of the lists of a worker */
     /* sent and received lengths */
     uint8_t *const own = gc->mem.lengths, *const all = gcomp__lengths_in(gc);
     if (!gc->has_shards || gc->round >= gcomp__stages(gc) ||
@@ -26519,6 +26414,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         gcomp__ask_alltoall(gc, request, id, gc->mem.packed, gc->mem.shards);
         break;
     case GCOMP__LISTS:
+        list = gcomp__list_bytes(b->lists);
         gcomp__all_sizes(gc, b->came, list);
         gcomp__ask_gather(gc, request, id, gc->mem.lists, gc->mem.lists + list, list, b->came);
         break;
@@ -26531,16 +26427,6 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
                           b->share_stride, b->came);
     }
     return 1;
-}
-
-/* Asks for the frames of all workers: the own one is written here. */
-static void gcomp__ask_frames(gcomp *gc, gcomp_request *request)
-{
-    gcomp__put_frame(gc);
-    gcomp__all_sizes(gc, gc->sizes, GCOMP__FRAME);
-    gc->phase = GCOMP__FRAMES;
-    gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames, gc->frames + GCOMP__FRAME,
-                      GCOMP__FRAME, gc->sizes);
 }
 
 /* Asks for the next message on a difference; 0: all are here. */
@@ -26570,12 +26456,6 @@ static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
                       gc->mem.decisions + bytes, bytes, gc->sizes);
 }
 
-/* The bit of a sum of halves that is under way; 0: none is. */
-static unsigned gcomp__halves_under_way(const gcomp *gc)
-{
-    return (gc->issued & ~gc->done) >> GCOMP__SUM_F16 << GCOMP__SUM_F16;
-}
-
 /* Adds a one behind the numbers of the first sum; gcomp__judge_trial looks what became of it. There
    is room for it: the bucket that comes first has its sums behind those of all others. */
 static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
@@ -26597,11 +26477,12 @@ static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
    depend on each of them. */
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
+    const int halves = (gc->issued & ~gc->done) >> GCOMP__SUM_F16 != 0; /* 1: a sum is under way */
     /* sums first: all of one kind in one request */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
         if (gc->issued >> kind & 1) continue;
-        if (kind > GCOMP__MAX && gcomp__halves_under_way(gc)) continue;
+        if (kind > GCOMP__MAX && halves) continue;
         size_t count = gcomp__round_sums(gc, kind, &request->recv);
         if (!count) continue;
         request->id = gcomp__issue(gc, kind);
@@ -26629,62 +26510,6 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     return gc->issued != gc->done;
 }
 
-/* The next request of the bucket, or WAIT; DONE: the bucket is communicated.
-   It goes as far as it can without waiting. It is called again after each request that is done. */
-static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
-{
-    const gcomp__bucket *b = gcomp__bucket_now(gc); /* *request is WAIT as it comes */
-    if (gc->phase == GCOMP__COLLECT) {
-        /* WAIT until all tensors of the bucket are ready */
-        for (size_t i = b->first; i < b->end; i++)
-            if (!gc->tensors[i].now.ready) return GCOMP_OK;
-        gcomp__ask_frames(gc, request);
-        return GCOMP_OK;
-    }
-    if (gc->phase == GCOMP__DETAILS) {
-        if (!gc->done) return GCOMP_OK; /* WAIT for the gather */
-        gcomp__take_details(gc);
-        if (gcomp__ask_details(gc, request)) return GCOMP_OK;
-        return gcomp__end_step(gc, gcomp__tell_difference(gc));
-    }
-    if (gc->phase == GCOMP__FRAMES || gc->phase == GCOMP__DECISIONS) {
-        if (!gc->done) return GCOMP_OK; /* WAIT for the gather */
-        if (gc->phase == GCOMP__DECISIONS) gcomp__take_decisions(gc);
-        else {
-            gcomp_result result = gcomp__judge_frames(gc);
-            if (result != GCOMP_OK) return gcomp__end_step(gc, result);
-            if (gc->difference.field) return (void)gcomp__ask_details(gc, request), GCOMP_OK;
-            if (gc->current == 0) gc->decided = gcomp__frame_of(gc, 0)[GCOMP__AT_DECISION];
-            if (gc->current == 0 && gc->decided == GCOMP__BY_TENSOR) {
-                gcomp__ask_decisions(gc, request);
-                return GCOMP_OK;
-            }
-        }
-        gcomp__close_gaps(gc);
-        gc->phase = GCOMP__ROUNDS;
-    }
-    /* a round without requests is over at once */
-    while (gc->phase == GCOMP__ROUNDS) {
-        if (gcomp__next_in_round(gc, request)) return GCOMP_OK;
-        gcomp_result result = gcomp__finish_round(gc);
-        if (result != GCOMP_OK) return gcomp__end_step(gc, result);
-    }
-    request->kind = GCOMP_DONE;
-    return GCOMP_OK;
-}
-
-/* ------------------------------------------------------------------------------------------------
-   >>commit - gcomp_step_next and _done; the commit writes means and residuals
-
-   Everything before a commit only reads gradients and residuals. The commit of a tensor is one pass
-   over its payloads where that is possible:
-     residual <- p - decode(own payload)      p = scale * gradient + residual
-     gradient <- mean of decode(payloads)
-   A payload that is decoded several times costs a pass each, so one pass reads the payloads of all
-   workers side by side, adds them element by element in the order of ranks, and writes residual and
-   mean while both are in the innermost cache.
-   ---------------------------------------------------------------------------------------------- */
-
 /* Opens the payloads of all workers for a tensor, those at the cursors, for a sink of their
    mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
@@ -26703,44 +26528,74 @@ static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink
     sink->weight = 1.0f / (float)gc->desc.comm.world;
 }
 
-/* The mean of a tensor whose payloads have made room for the next bucket's; NULL: they are
-   there. */
-static float *gcomp__mean_at(const gcomp *gc, const gcomp__slot *slot)
-{
-    const int last = gc->current + 1 == gc->plan.buckets; /* its payloads are still in mem.recv */
-    return gc->mem.means && slot->use.bound && !last ? gc->mem.means + slot->at.mean : NULL;
-}
-
 /* Makes the means of the bucket, before the next one receives where its payloads are.
    Gradients stay untouched: they hold what a step that fails must leave as it was. */
 static void gcomp__make_means(gcomp *gc)
 {
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const gcomp__bucket *b = gc->bucket;
     const double from = gcomp__now(gc);
     gcomp__all_sizes(gc, gc->mem.cursors, 0);
-    for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
-        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__mean_at(gc, slot), slot->n);
-        if (!slot->now.grad || !sink.y) continue;
+        if (!slot->now.grad || !slot->use.bound) continue;
+        slot->now.mean = gc->mem.means + slot->at.mean;
+        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, slot->now.mean, slot->n);
         gcomp__open_gathered(gc, slot, &sink);
         (slot->use.method->payload->decode)(&call, &sink);
     }
     gc->stats.commit_seconds += gcomp__now(gc) - from;
 }
 
-/* The next request of the step, or WAIT; DONE: all buckets are communicated. A late error of the
+/* The next request of the step, or WAIT; DONE: all buckets are communicated. It goes as far as it
+   can without waiting, and is called again after each request that is done. A late error of the
    last bucket ends the step here: there is no further frame that could tell it. */
 GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
 {
-    for (;;) {
-        GCOMP__TRY(gcomp__advance_bucket(gc, request));
-        if (request->kind != GCOMP_DONE) return GCOMP_OK;
+    for (;; gcomp__enter_bucket(gc, gc->current + 1)) { /* *request is WAIT as it comes */
+        gcomp_result result = GCOMP_OK;
+        if (gc->phase == GCOMP__COLLECT) {
+            /* WAIT until all tensors of the bucket are ready */
+            for (size_t i = gc->bucket->first; i < gc->bucket->end; i++)
+                if (!gc->tensors[i].now.ready) return GCOMP_OK;
+            gcomp__put_frame(gc);
+            gcomp__all_sizes(gc, gc->sizes, GCOMP__FRAME);
+            gc->phase = GCOMP__FRAMES;
+            gcomp__ask_gather(gc, request, gcomp__issue(gc, 0), gc->frames,
+                              gc->frames + GCOMP__FRAME, GCOMP__FRAME, gc->sizes);
+            return GCOMP_OK;
+        }
+        if (gc->phase < GCOMP__ROUNDS && !gc->done) return GCOMP_OK; /* WAIT for the gather */
+        if (gc->phase == GCOMP__DETAILS) {
+            gcomp__take_details(gc);
+            if (gcomp__ask_details(gc, request)) return GCOMP_OK;
+            return gcomp__end_step(gc, gcomp__tell_difference(gc));
+        }
+        if (gc->phase == GCOMP__DECISIONS) gcomp__take_decisions(gc);
+        if (gc->phase == GCOMP__FRAMES) {
+            result = gcomp__judge_frames(gc);
+            if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+            if (gc->difference.field) return (void)gcomp__ask_details(gc, request), GCOMP_OK;
+            if (gc->current == 0) gc->decided = gcomp__frame_of(gc, 0)[GCOMP__AT_DECISION];
+            if (gc->current == 0 && gc->decided == GCOMP__BY_TENSOR) {
+                gcomp__ask_decisions(gc, request);
+                return GCOMP_OK;
+            }
+        }
+        if (gc->phase < GCOMP__ROUNDS) {
+            gcomp__close_gaps(gc);
+            gc->phase = GCOMP__ROUNDS;
+        }
+        /* a round without requests is over at once */
+        while (gc->phase == GCOMP__ROUNDS) {
+            if (gcomp__next_in_round(gc, request)) return GCOMP_OK;
+            result = gcomp__finish_round(gc);
+            if (result != GCOMP_OK) return gcomp__end_step(gc, result);
+        }
         if (gc->current + 1 == gc->plan.buckets) break;
         /* the next bucket receives where this one's payloads are */
         if (gc->mem.means && gc->late_error == GCOMP_OK) gcomp__make_means(gc);
-        memset(request, 0, sizeof *request);
-        gcomp__enter_bucket(gc, gc->current + 1);
     }
+    request->kind = GCOMP_DONE;
     return gc->late_error == GCOMP_OK ? GCOMP_OK : gcomp__end_step(gc, gc->late_error);
 }
 
@@ -26750,13 +26605,13 @@ GCOMP_API gcomp_result gcomp_step_next(gcomp *gc, gcomp_request *request)
 {
     if (!gc || !request) return GCOMP_INVALID_ARGUMENT;
     memset(request, 0, sizeof *request);
-    if (gc->phase == GCOMP__IDLE)
-        return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
+    GCOMP__TRY(gcomp__need_step(gc));
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result = GCOMP_OK;
     if (!gcomp__mode_fits()) {
         result = gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
-        if (gc->phase == GCOMP__COLLECT) gc->local_error = result; /* the frame tells it */
+        /* the frame tells it */
+        if (gc->phase == GCOMP__COLLECT) gcomp__put_off(gc, result, gc->error);
     }
     /* in another mode of arithmetic frames are sent, and nothing else */
     if (result == GCOMP_OK || gc->local_error == result) result = gcomp__advance(gc, request);
@@ -26782,13 +26637,6 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
                                                                    : "allgather of the largest";
 }
 
-/* The id of the gather of frames, decisions or details, without its bucket. */
-static uint32_t gcomp__gather_id(const gcomp *gc)
-{
-    if (gc->phase == GCOMP__DETAILS) return 3 + gc->difference.stage % 5;
-    return gc->phase == GCOMP__DECISIONS ? 2 : 1;
-}
-
 /* Only notes that the request is done: what came is looked at by the next gcomp_step_next. An id
    that is not under way is refused, and changes nothing. A failed request ends the step here. */
 GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
@@ -26799,9 +26647,12 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     if (gc->phase < GCOMP__FRAMES || gc->phase == GCOMP__READY)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     unsigned bit = 0; /* the request's in gc->issued and gc->done; 0: there is no such request */
-    if (id == gcomp__gather_id(gc)) bit = 1;
-    else if (id >> 3 == (uint32_t)gc->round + 1)
-        bit = kind ? 1u << kind : gcomp__halves_under_way(gc);
+    if (id == (gc->phase == GCOMP__DETAILS     ? 3 + gc->difference.stage % 5
+               : gc->phase == GCOMP__DECISIONS ? 2u
+                                               : 1u))
+        bit = 1;
+    else if (id >> 3 == (uint32_t)gc->round + 1) /* halves: those that are under way */
+        bit = kind ? 1u << kind : (gc->issued & ~gc->done) >> GCOMP__SUM_F16 << GCOMP__SUM_F16;
     if (!bit || !(gc->issued & bit) || (gc->done & bit))
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request of this id is under way");
     gc->done |= bit;
@@ -26815,7 +26666,15 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
 }
 
-/* ---------------- the commit */
+/* ---------------- the commit
+
+   Everything before a commit only reads gradients and residuals. The commit of a tensor is one pass
+   over its payloads where that is possible:
+     residual <- p - decode(own payload)      p = scale * gradient + residual
+     gradient <- mean of decode(payloads)
+   A payload that is decoded several times costs a pass each, so one pass reads the payloads of all
+   workers side by side, adds them element by element in the order of ranks, and writes residual and
+   mean while both are in the innermost cache. */
 
 /* residual <- p - decode(own payload), y <- the mean; made: the mean is in y already.
    GCOMP__TOP_MEAN: what was sent stays in the residual where the mean does not keep it.
@@ -26828,7 +26687,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
     const int global = slot->use.flags & GCOMP__TOP_MEAN && work->world > 1;
-    const int by_ranges = gcomp__by_ranges(slot), scattered = gcomp__is_scattered(gc, slot);
+    const int by_ranges = slot->at.own_bytes != 0, scattered = slot->at.scattered;
     /* the own payload, as it was encoded */
     const uint8_t *payload =
         by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->now.sent;
@@ -26889,17 +26748,17 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     const gcomp_dtype dtype = work.in.dtype; /* a commit may change it */
-    const int scattered = gcomp__is_scattered(gc, slot);
+    const int scattered = slot->at.scattered;
     /* the elements that have the mean: the own range, or all */
     const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
-    float *const made = gcomp__mean_at(gc, slot); /* the mean, if it is there already */
+    float *const made = slot->now.mean; /* the mean, if it is there already */
     if (made) work.y = made, work.y_type = GCOMP_F32;
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
-    if (gcomp__is_two_shot(slot)) gcomp__commit_ranges(gc, slot, &work);
-    else if (slot->use.bound || gcomp__by_ranges(slot))
+    if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
+    else if (slot->use.bound || slot->at.own_bytes)
         gcomp__commit_mean(gc, slot, &work, made != NULL);
-    else (gcomp__step_method(slot)->sums->commit)(&work);
+    else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->now.p_squares;
@@ -26916,8 +26775,9 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
         gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
-    gc->stats.bytes_in += gcomp__dtype_bytes(slot->dtype) * (uint64_t)slot->n;
-    gc->stats.bytes_ring += gcomp__ring_bytes(slot, gc->world);
+    const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
+    gc->stats.bytes_in += bytes;
+    gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, gc->world);
 }
 
 /* Everything was checked before, so that nothing fails once the first residual is written. In
@@ -26938,11 +26798,11 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
     uint64_t mode = gcomp__fp_enter();
     const uint32_t every = gc->desc.check_every;
     gc->mean_digest = 0;
-    gcomp__close_epoch(gc);
+    if (gc->schedule.rule == GCOMP__ACCORDION) gcomp__close_epoch(gc);
     /* the last bucket has the first tensors: so tensors come in the order in which they were
        added */
     for (gc->current = gc->plan.buckets; gc->current-- > 0;) {
-        const gcomp__bucket *b = gcomp__bucket_now(gc);
+        const gcomp__bucket *b = gc->bucket = gcomp__bucket_at(gc, gc->current);
         for (size_t w = 0; w < gc->world && gc->mem.cursors; w++)
             gc->mem.cursors[w] = gc->mem.places[w] = 0;
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
@@ -26957,7 +26817,11 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
         gc->stats.relative_error =
             gc->p_squares > 0 ? gcomp__sqrt(gc->e_squares / gc->p_squares) : 0;
     }
-    gcomp__keep_pace(gc); /* the last thing: it may move tensors to other places */
+    /* the last thing: it may move tensors to other places */
+    if (gc->schedule.rule >= 0) gcomp__keep_pace(gc);
+    gc->pace.begun = 1;
+    gc->pace.epoch = gc->epoch;
+    if (gc->rate >= 0) gc->pace.rate = gc->rate; /* negative: the caller told none */
     gcomp__fp_leave(mode);
     gc->stats.steps++;
     gc->stats.commit_seconds += gcomp__now(gc) - from;
@@ -26977,7 +26841,7 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>exchange - the step driven through callbacks
+   >>exchange - the step driven through callbacks, by machines first where there are several
 
    gcomp__drive is the loop: it carries out the requests of gcomp_step_next through desc.comm, one
    after the other, or starts them and waits (comm.start, test, wait).
@@ -26990,27 +26854,17 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
      transport             | bucket 0    | bucket 1   | bucket 2 |
    ---------------------------------------------------------------------------------------------- */
 
-/* Is the mean of this tensor made by ranges, with any codec of its list? Asked before a step, so
-   that a missing callback is told before a schedule needs it. */
-static int gcomp__may_use_shards(const gcomp *gc, const gcomp__slot *slot)
+/* Does a tensor need comm.alltoallv (ranges), or comm.allreduce, with any codec of its list? Asked
+   before a step, so that a missing callback is told before a schedule needs it. The largest can be
+   gathered instead. */
+static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
 {
-    for (size_t e = 0; slot->entries && e < slot->entry_count; e++) {
-        gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
-        gcomp__use_entry(&tried, slot->entries + e);
-        if (gcomp__wants_ranges(&gc->desc, &tried)) return 1;
-    }
-    return gcomp__by_ranges(slot);
-}
-
-/* Does any codec of the tensor's list exchange sums? The largest can be gathered instead. */
-static int gcomp__may_sum(const gcomp *gc, const gcomp__slot *slot)
-{
-    if (gcomp__sums_halves(slot)) return 1;
     for (size_t e = 0; e < slot->entry_count; e++) {
-        gcomp__slot tried = *slot;
+        gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
         if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);
         if (slot->entries) gcomp__choose_mean(&tried, &gc->desc);
-        for (int round = 0; round < 3; round++)
+        if (ranges && tried.at.own_bytes) return 1;
+        for (int round = 0; round < 3 && !ranges; round++)
             if (tried.use.rounds[round] >= GCOMP__SUM && tried.use.rounds[round] != GCOMP__MAX)
                 return 1;
     }
@@ -27034,12 +26888,12 @@ static gcomp_result gcomp__need_callbacks(gcomp *gc)
     const gcomp_comm *comm = &gc->desc.comm;
     if (comm->world == 1 || comm->start) return GCOMP_OK;
     for (size_t i = 0; i < gc->count && !comm->alltoallv; i++)
-        if (gcomp__may_use_shards(gc, gc->tensors + i))
+        if (gcomp__may_need(gc, gc->tensors + i, 1))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.alltoallv is NULL, but desc.aggregate is "
                                       "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
     for (size_t i = 0; i < gc->count && !comm->allreduce; i++)
-        if (gcomp__may_sum(gc, gc->tensors + i))
+        if (gcomp__may_need(gc, gc->tensors + i, 0))
             return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
                                       "comm.allreduce is NULL, but its codec exchanges sums");
     return GCOMP_OK;
@@ -27061,30 +26915,6 @@ static int gcomp__gather_largest(const gcomp *gc, float *data, size_t count)
             if (gcomp__bits(x) > gcomp__bits(data[i])) data[i] = x;
         }
     return 0;
-}
-
-/* Carries out one request by the callbacks of desc.comm; returns their status. One worker alone is
-   its own transport. */
-static int gcomp__carry_out(const gcomp *gc, const gcomp_request *r)
-{
-    const gcomp_comm *comm = &gc->desc.comm;
-    /* a gather of one is a copy, a sum of one is there already */
-    if (comm->world == 1) {
-        if (r->kind == GCOMP_ALLGATHER) memcpy(r->recv, r->send, r->stride);
-        return 0;
-    }
-    if (r->kind == GCOMP_ALLTOALL)
-        return (comm->alltoallv)(comm->user, r->send, r->send_bytes, r->recv, r->bytes);
-    if (r->kind == GCOMP_ALLREDUCE)
-        return (comm->allreduce)(comm->user, r->recv, r->count, r->dtype);
-    if (r->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max)
-        return (comm->allreduce_max)(comm->user, (float *)r->recv, r->count);
-    if (r->kind == GCOMP_ALLREDUCE_MAX)
-        return gcomp__gather_largest(gc, (float *)r->recv, r->count);
-    /* not the frames: these tell whether all workers have allgatherv */
-    if (comm->allgatherv && gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DETAILS)
-        return (comm->allgatherv)(comm->user, r->send, r->recv, r->bytes, r->stride);
-    return (comm->allgather)(comm->user, r->send, r->recv, r->stride);
 }
 
 /* Request i of those under way is over; status: what wait or test returned for it. */
@@ -27109,17 +26939,36 @@ static gcomp_result gcomp__look(gcomp *gc, int *over)
     return GCOMP_OK;
 }
 
-/* Starts a request, or carries it out.
-   A request that cannot be started is done at once, with the status of the callback. */
-static gcomp_result gcomp__begin_request(gcomp *gc, const gcomp_request *request)
+/* Starts a request (comm.start), or carries it out by the other callbacks of desc.comm. One that
+   cannot be started is done at once, with the status of the callback. One worker alone is its own
+   transport: a gather of one is a copy, a sum of one is there already. */
+static gcomp_result gcomp__begin_request(gcomp *gc, const gcomp_request *r)
 {
     const gcomp_comm *comm = &gc->desc.comm;
-    const int starts = comm->start && comm->world > 1; /* the request goes on in the background */
-    int status =
-        starts ? (comm->start)(comm->user, request) : gcomp__carry_out(gc, request);
-    if (!starts || status != 0) return gcomp_step_done(gc, request->id, status);
-    gc->flights[gc->flying++] = request->id;
-    return GCOMP_OK;
+    int status = 0;
+    if (comm->world == 1) {
+        if (r->kind == GCOMP_ALLGATHER) memcpy(r->recv, r->send, r->stride);
+    } else if (comm->start) {
+        status = (comm->start)(comm->user, r);
+        if (status == 0) { /* it goes on in the background */
+            gc->flights[gc->flying++] = r->id;
+            return GCOMP_OK;
+        }
+    } else if (r->kind == GCOMP_ALLTOALL) {
+        status = (comm->alltoallv)(comm->user, r->send, r->send_bytes, r->recv, r->bytes);
+    } else if (r->kind == GCOMP_ALLREDUCE) {
+        status = (comm->allreduce)(comm->user, r->recv, r->count, r->dtype);
+    } else if (r->kind == GCOMP_ALLREDUCE_MAX && comm->allreduce_max) {
+        status = (comm->allreduce_max)(comm->user, (float *)r->recv, r->count);
+    } else if (r->kind == GCOMP_ALLREDUCE_MAX) {
+        status = gcomp__gather_largest(gc, (float *)r->recv, r->count);
+    } else if (comm->allgatherv && gc->phase != GCOMP__FRAMES && gc->phase != GCOMP__DETAILS) {
+        /* not the frames: these tell whether all workers have allgatherv */
+        status = (comm->allgatherv)(comm->user, r->send, r->recv, r->bytes, r->stride);
+    } else {
+        status = (comm->allgather)(comm->user, r->send, r->recv, r->stride);
+    }
+    return gcomp_step_done(gc, r->id, status);
 }
 
 /* Carries out requests until all are done; if it may not wait: until nothing can be done now. *all:
@@ -27156,14 +27005,6 @@ static gcomp_result gcomp__drive(gcomp *gc, int waits, int *all)
     return result;
 }
 
-/* Fails outside of steps. */
-static gcomp_result gcomp__need_step(gcomp *gc)
-{
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
-    if (gc->phase != GCOMP__IDLE) return GCOMP_OK;
-    return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way: begin one first");
-}
-
 /* Without comm.start a request would be waited for: then all is left to gcomp_step_finish. */
 GCOMP_API gcomp_result gcomp_step_progress(gcomp *gc)
 {
@@ -27188,7 +27029,7 @@ GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
         GCOMP__TRY(gcomp__need_callbacks(gc));
     } else if (gcomp__may_encode(gc)) {
         const gcomp_result result = gcomp__need_callbacks(gc);
-        if (result != GCOMP_OK) gc->local_error = result; /* the frame tells it */
+        if (result != GCOMP_OK) gcomp__put_off(gc, result, gc->error); /* the frame tells it */
     }
     GCOMP__TRY(gcomp__drive(gc, 1, &all));
     if (!all)
@@ -27205,18 +27046,17 @@ static size_t gcomp__flat_elements(const gcomp *gc, void *const *grads, size_t i
 }
 
 /* A whole step: begin, ready bucket by bucket, and the loop. Gradients lie back to back in `flat`,
-   if given; then grads, if given, only says which are skipped. `before`: an error of this worker
-   before the step, with its sentence. Its frame tells that error, and its gradients are not read.
+   if given; then grads, if given, only says which are skipped. gc->local_error is what went wrong
+   on this worker before the step: its frame tells that error, and its gradients are not read.
    Buckets go from the last tensors to the first. `flat` moves with them: to the end of all
    gradients, then back by one bucket at a time; `at` runs over the gradients of the bucket. */
 static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *flat,
-                                       const gcomp_step *step, gcomp_result before, const char *why)
+                                       const gcomp_step *step)
 {
     size_t end = gc->count, first; /* the bucket at hand has tensors first .. end - 1 */
     GCOMP__TRY(gcomp__begin(gc, step));
-    if (before != GCOMP_OK) gc->local_error = gcomp__fail(gc, before, why);
     /* with NaN or Inf this worker's frame is compared as any other, also in what it skips */
-    if (before != GCOMP_OK && before != GCOMP_NOT_FINITE) {
+    if (!gcomp__may_encode(gc)) {
         grads = NULL;
         flat = NULL;
     }
@@ -27225,7 +27065,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
         else if (grads) gc->tensors[i].now.grad = grads[i];
     }
     do {
-        first = gcomp__bucket_first(gc, end);
+        first = end ? gc->tensors[end - 1].at.first : 0;
         for (size_t i = first; flat && i < end; i++) flat -= gcomp__flat_elements(gc, grads, i);
         float *at = flat; /* gradients of the bucket; NULL: from grads */
         for (size_t i = first; i < end; i++) {
@@ -27235,13 +27075,12 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
             GCOMP__TRY(gcomp_step_ready(gc, i, grad));
         }
         end = first; /* the next bucket has the tensors before these */
-        GCOMP__TRY(gcomp_step_progress(gc));
+        if (gc->desc.comm.start) GCOMP__TRY(gcomp_step_progress(gc));
     } while (end);
     return gcomp_step_finish(gc);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>machines - two levels: workers of a machine first, then the first workers of all machines
+/* ---------------- two levels: workers of a machine first, then the first workers of all machines
 
      machine A   worker 0  1  2          machine B   worker 0  1  2
                  sum  \  |  /                        sum  \  |  /
@@ -27261,8 +27100,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
      1 gcomp__exchange_as(gc->node)   frames, then the sum       one bad worker: all hear of it here
      2 gcomp__ask_machine             how did the sum go?        the last chance to stop together
      3 gcomp__exchange_as(gc)         the first worker alone     with an error: the frame tells it
-     4 gcomp__tell_machine            mean, status, entries      the others learn what came of it
-   ---------------------------------------------------------------------------------------------- */
+     4 gcomp__tell_machine            mean, status, entries      the others learn what came of it */
 
 /* Copies gradients to floats back to back; back: the mean from these floats to the gradients.
      floats    | tensor 0 | tensor 2 | tensor 3 | ...     gc->floats; tensor 1 is skipped */
@@ -27425,11 +27263,12 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
     }
     between.scale = 1;
     between.samples = between.batch = 0;
-    result = gcomp__exchange_as(gc->node, grads, sums, &within, result, gc->error);
+    gcomp__put_off(gc->node, result, gc->error);
+    result = gcomp__exchange_as(gc->node, grads, sums, &within);
     result = gcomp__ask_machine(gc, result, &over);
+    gcomp__put_off(gc, result, gc->node->error);
     if (first && alone == GCOMP_OK)
-        result =
-            gcomp__exchange_as(gc, grads, sums, step ? &between : NULL, result, gc->node->error);
+        result = gcomp__exchange_as(gc, grads, sums, step ? &between : NULL);
     else if (result != GCOMP_OK) (void)gcomp__fail(gc, result, gc->node->error);
     if (!over) result = gcomp__tell_machine(gc, result, grads, flat);
     if (first) return result;
@@ -27443,30 +27282,23 @@ static gcomp_result gcomp__exchange_in_node(gcomp *gc, void *const *grads, float
 
 /* ---------------- gcomp_exchange and its kin */
 
-/* Fails if the caller passes floats for half-precision tensors: the memory would be read as
-   something else. */
-static gcomp_result gcomp__need_floats(gcomp *gc)
-{
-    for (size_t i = 0; i < gc->count; i++)
-        if (gc->tensors[i].dtype != GCOMP_F32)
-            return gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
-                                      "its dtype is not GCOMP_F32: use gcomp_exchange");
-    return GCOMP_OK;
-}
-
-/* A wrong argument of this worker alone goes into its frame, if it can send one. */
+/* A wrong argument of this worker alone goes into its frame, if it can send one. Memory with halves
+   would be read as something else if floats are passed for it. */
 static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
                                     const gcomp_step *step)
 {
     gcomp_result before = GCOMP_OK;
-    char why[GCOMP__SENTENCE]; /* gcomp__begin empties gc->error */
     GCOMP__TRY(gcomp__need_idle(gc));
     if (!grads && !flat) before = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "grads is NULL");
-    else if (flat) before = gcomp__need_floats(gc);
+    for (size_t i = 0; i < gc->count && flat && before == GCOMP_OK; i++)
+        if (gc->tensors[i].dtype != GCOMP_F32)
+            before = gcomp__fail_tensor(gc, GCOMP_INVALID_ARGUMENT, gc->tensors[i].name,
+                                        "its dtype is not GCOMP_F32: use gcomp_exchange");
     if (gc->node) return gcomp__exchange_in_node(gc, grads, flat, step, before);
     GCOMP__TRY(gcomp__need_frames(gc));
-    memcpy(why, gc->error, sizeof why);
-    return gcomp__exchange_as(gc, grads, flat, step, before, why);
+    gc->local_error = GCOMP_OK;
+    if (before != GCOMP_OK) gcomp__put_off(gc, before, gc->error);
+    return gcomp__exchange_as(gc, grads, flat, step);
 }
 
 /* The two forms differ in where gradients lie. */

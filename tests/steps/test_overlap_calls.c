@@ -25,6 +25,33 @@ static void test_calls_out_of_order_are_refused(void)
     group_close(&g);
 }
 
+/* Frames are under way. That of worker 1 tells its failure; worker 0 meets NaN in the next bucket; other calls are refused. */
+static void test_a_failure_that_waits_keeps_its_sentence(void)
+{
+    gcomp_desc desc = plain(1, GCOMP_AGGREGATE_GATHER);
+    gcomp_step step = GCOMP_STEP;
+    gcomp_request request[2];
+    group g;
+    group_open(&g, CALLBACKS, 2, &desc, mixed + 3, 2);
+    group_fill(&g, 0);
+    for (size_t w = 0; w < 2; w++) {
+        if (w == 1) step.scale = INFINITY;
+        CHECK(gcomp_step_begin(g.gc[w], &step) == GCOMP_OK && gcomp_step_ready(g.gc[w], 1, g.grad[w][1]) == GCOMP_OK);
+        CHECK(gcomp_step_next(g.gc[w], request + w) == GCOMP_OK && request[w].kind == GCOMP_ALLGATHER);
+    }
+    g.grad[0][0][0] = NAN;
+    CHECK(gcomp_step_ready(g.gc[0], 0, g.grad[0][0]) == GCOMP_OK && *gcomp_error(g.gc[0]));
+    for (size_t w = 0; w < 2; w++) {
+        for (size_t from = 0; from < 2; from++)
+            memcpy((uint8_t *)request[w].recv + from * FRAME, request[from].send, FRAME);
+        CHECK(gcomp_step_done(g.gc[w], request[w].id, 0) == GCOMP_OK);
+    }
+    CHECK(gcomp_step_done(g.gc[1], request[1].id, 0) == GCOMP_WRONG_STATE && strstr(gcomp_error(g.gc[1]), "under way"));
+    CHECK(gcomp_step_next(g.gc[0], request) == GCOMP_PEER_FAILED && strstr(gcomp_error(g.gc[0]), "rank 1"));
+    CHECK(gcomp_step_next(g.gc[1], request) == GCOMP_INVALID_ARGUMENT && strstr(gcomp_error(g.gc[1]), "step.scale"));
+    group_close(&g);
+}
+
 static void test_half_a_set_of_callbacks_is_refused(void)
 {
     static const char *const names[] = {"comm.start", "comm.test", "comm.wait"};
@@ -496,6 +523,7 @@ static void test_an_exchange_between_threads_gives_the_bits_of_the_step(void)
 int main(void)
 {
     RUN(test_calls_out_of_order_are_refused);
+    RUN(test_a_failure_that_waits_keeps_its_sentence);
     RUN(test_half_a_set_of_callbacks_is_refused);
     RUN(test_without_start_there_is_no_progress);
     RUN(test_the_clock_runs_while_a_request_is_under_way);
