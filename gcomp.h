@@ -450,7 +450,8 @@
           The scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below 0 is unknown (0.3:
           0). gcomp_step.number. scale, epoch, batch and number are the same on all workers: a
           worker's own weight is gcomp_step.samples.
-          One worker alone sends nothing, and loses nothing: GCOMP_AGGREGATE_AUTO.
+          One worker alone sends nothing, and loses nothing; and with many workers nobody receives
+          more than an uncompressed sum: GCOMP_AGGREGATE_AUTO.
           The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0.
           AUTO takes two shots before sums of halves, which lose what the transport rounds off.
           Bytes of fp16 and bf16 gradients are compared with those of the same type.
@@ -540,6 +541,12 @@
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
      smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
      scales that are found together (terngrad:share=1).
+     With AUTO no worker receives more than an uncompressed sum would bring. Where a gather would be
+     more, the tensor goes as with none: without comm.alltoallv from 8 n / b + 1 workers on, if a
+     payload of n elements has b bytes (int:bits=4: 16 workers, sign: 63, topk:density=0.01: 160).
+     gcomp_describe says from how many workers on. It needs comm.allreduce, of all workers or of
+     none. Not with a codec that changes what the optimizer does (dgc, fetch, dct, vote, powersgd
+     with momentum), nor with strom, nonzero and adacomp, of which nobody knows how much they send.
      AUTO, where comm.alltoallv is given:
        block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
                         that needs a residual has none (desc.no_error_feedback)
@@ -1727,10 +1734,11 @@ typedef struct gcomp_comm {
               the gradient stay as they were. Needs comm.alltoallv, and refuses global=1 and
               desc.node; see MANY WORKERS in the manual
      AUTO     where comm.alltoallv is given: the form in which a worker receives fewest bytes, if
-              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER.
-              One worker alone sends nothing: its tensors are as with none, and what waited in
-              their residuals comes back with the gradient. Not those of dgc, fetch, dct, vote and
-              of powersgd with momentum, which change what the optimizer does
+              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER. Where
+              a gather of many workers would be more than an uncompressed sum, and for one worker
+              alone, who sends nothing, the tensor goes as with none, and what waited in its
+              residual comes out with the gradient. Not with dgc, fetch, dct, vote and powersgd
+              with momentum, which change what the optimizer does
    If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
@@ -1825,10 +1833,10 @@ typedef struct gcomp_tensor_info {
     gcomp_dtype dtype;
     /* The codec that it really has now, after the rules for vectors, small tensors and matrices
        that would not gain, and by the schedule. A vector that is the only tensor has the codec of
-       desc until another tensor is added. Steps of one worker alone do as with none; gcomp_compress
-       has the codec then too. With desc.node the other workers of a machine learn the codecs from
-       the first worker, at the end of each step: after a gcomp_load of the first worker they know
-       them after the next step. */
+       desc until another tensor is added. Steps may do as with none, see GCOMP_AGGREGATE_AUTO;
+       gcomp_compress has the codec then too. With desc.node the other workers of a machine learn
+       the codecs from the first worker, at the end of each step: after a gcomp_load of the first
+       worker they know them after the next step. */
     const gcomp_codec *codec;
     /* What was not sent; NULL if it keeps no residual, or keeps it as bf16 or int8 (desc.residual).
        Commits change it. */
@@ -14511,6 +14519,7 @@ struct gcomp__selector {
        tensor; if one is not finite, returns GCOMP_NOT_FINITE. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
     int grouped; /* an index names a group of elements; param[1] says how many */
+    int unknown; /* nobody knows beforehand how many elements are sent; most is n */
 };
 #endif
 
@@ -15532,7 +15541,7 @@ static gcomp_result gcomp__strom_select(const gcomp__call *call, const gcomp_cod
     return GCOMP_OK;
 }
 
-static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__strom_select};
+static const gcomp__selector gcomp__strom = {gcomp__all_most, gcomp__strom_select, 0, 1};
 static const gcomp__method gcomp__row_strom = {
     "strom", 22, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__NUMBER("threshold", 0.01, 1e-20, 1e20, 0),
@@ -15561,7 +15570,7 @@ static void gcomp__nonzero_adapt(const gcomp_codec *codec, uint8_t *rounds, unsi
         *flags &= ~(unsigned)GCOMP__FEEDBACK;
 }
 
-static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__nonzero_select};
+static const gcomp__selector gcomp__nonzero = {gcomp__all_most, gcomp__nonzero_select, 0, 1};
 static const gcomp__method gcomp__row_nonzero = {
     "nonzero", 24, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {{NULL}},
@@ -16040,7 +16049,8 @@ static gcomp_result gcomp__adacomp_select(const gcomp__call *call, const gcomp_c
     return GCOMP_OK;
 }
 
-static const gcomp__selector gcomp__adacomp_selector = {gcomp__all_most, gcomp__adacomp_select};
+static const gcomp__selector gcomp__adacomp_selector = {gcomp__all_most, gcomp__adacomp_select, 0,
+                                                        1};
 static const gcomp__method gcomp__row_adacomp = {
     "adacomp", 28, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__COUNT("bin", 500, 1, 65536, 0), GCOMP__ONE_OF("send", 0, 1, 0, "mean|value|")},
@@ -21430,7 +21440,7 @@ typedef struct gcomp__places {
     size_t k;              /* elements of a sparse payload, at most */
     size_t list_step;      /* every list_step-th key of a range is listed, see >>sums */
     int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
-    int lone;              /* 1: there is one worker, and steps do as with none: see >>plan */
+    int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
 } gcomp__places;
@@ -22158,7 +22168,7 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
 {
     slot->use = *entry;
     slot->at.own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
-    slot->at.lone = 0;
+    slot->at.as_none = 0;
 }
 
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
@@ -22343,26 +22353,35 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
     return gcomp__min(gcomp__times((size_t)times, slot->use.bound / 256 + 1), 4 * slot->n);
 }
 
-/* How many bytes less than from a gather a worker receives if the mean of this tensor, which fits,
-   is made by ranges; 0 where a promise would get worse, see MANY WORKERS in the manual. */
-static size_t gcomp__saved_by_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
+/* Bytes that a worker receives if the mean of this tensor, which fits, is made by ranges; SIZE_MAX
+   where a promise would get worse, see MANY WORKERS in the manual. */
+static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
     size_t sent = slot->use.bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
         const size_t k = (selector->most)(&slot->use.codec, slot->n);
-        if (!gcomp__values_as_floats(&slot->use.codec) || k / 64 < world) return 0;
+        if (!gcomp__values_as_floats(&slot->use.codec) || k / 64 < world) return SIZE_MAX;
         mean = gcomp__expected_mean(slot, k, world);
     } else if (slot->use.flags & GCOMP__FIXED_SIZES ||
                ((slot->use.flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
-        return 0; /* what the second shot loses would be lost, or not right on average */
+        return SIZE_MAX; /* what the second shot loses would be lost, or not right on average */
     } else { /* a payload for each range; the mean is quantised as p is */
         sent = mean = gcomp__times(gcomp__range_bound(slot, world), world);
     }
-    const size_t gathered = gcomp__network_bytes(GCOMP_ALLGATHER, slot->use.bound, world);
-    const size_t ranges = gcomp__ranges_bytes(sent, mean, world);
-    return ranges < gathered ? gathered - ranges : 0;
+    return gcomp__ranges_bytes(sent, mean, world);
+}
+
+/* Bytes that a worker receives from a gather of payloads, or from an uncompressed sum. */
+static size_t gcomp__received_by_gather(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    return gcomp__network_bytes(GCOMP_ALLGATHER, slot->use.bound, (size_t)desc->comm.world);
+}
+static size_t gcomp__received_by_sum(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    return gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(slot->n, 4),
+                                (size_t)desc->comm.world);
 }
 
 /* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut,
@@ -22386,7 +22405,8 @@ static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     if (!gcomp__fits_ranges(desc, slot)) return 0;
     if (desc->aggregate == GCOMP_AGGREGATE_AUTO)
-        return desc->comm.alltoallv && gcomp__saved_by_ranges(desc, slot);
+        return desc->comm.alltoallv && gcomp__received_by_ranges(desc, slot) <
+                                           gcomp__received_by_gather(desc, slot);
     return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
            (slot->use.method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
 }
@@ -22404,20 +22424,44 @@ static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
 /* Are the halves of this tensor summed? */
 static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->use.rounds[0] > GCOMP__MAX; }
 
-/* Is there nobody to send to, so that steps do as with none? What was not sent yet comes out of the
-   residual then. Not for methods that do something else to a gradient than to send less of it:
-   those with a momentum, and votes. Who names GATHER wants the codec. */
-static int gcomp__is_lone(const gcomp_desc *desc, const gcomp__slot *slot)
+/* Does AUTO send a tensor as none where that is less? Whoever has callbacks needs one for sums. */
+static int gcomp__may_go_as_none(const gcomp_desc *desc)
 {
-    return desc->comm.world == 1 && desc->aggregate == GCOMP_AGGREGATE_AUTO &&
-           !(slot->use.method->flags & GCOMP__AS_FLOATS) && !(slot->use.flags & GCOMP__MOMENTUM) &&
-           !slot->use.method->payload->votes;
+    return desc->aggregate == GCOMP_AGGREGATE_AUTO &&
+           (desc->comm.allreduce || !desc->comm.allgather);
+}
+
+/* Do steps of this tensor do as with none? AUTO: where there is nobody to send to, and where a
+   worker would receive more than from an uncompressed sum. What was not sent yet comes out of the
+   residual then. Not for methods that do something else to a gradient than to send less of it:
+   those with a momentum, and votes. Nor where nobody knows how many elements are sent. Who names
+   GATHER wants the codec. */
+static int gcomp__goes_as_none(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    if (desc->aggregate != GCOMP_AGGREGATE_AUTO || slot->use.method->flags & GCOMP__AS_FLOATS ||
+        slot->use.flags & GCOMP__MOMENTUM || slot->use.method->payload->votes)
+        return 0;
+    if (world == 1) return 1;
+    if (!slot->use.bound || (selector && selector->unknown) || !gcomp__may_go_as_none(desc))
+        return 0;
+    size_t received = gcomp__received_by_gather(desc, slot);
+    if (gcomp__wants_ranges(desc, slot)) { /* a sparse mean may have all elements */
+        const size_t floats = GCOMP__HEADER + 4 * gcomp__range(slot->n, world, 1);
+        received = !selector ? gcomp__received_by_ranges(desc, slot)
+                             : gcomp__ranges_bytes(slot->use.bound, gcomp__times(world, floats),
+                                                   world);
+    } else if (gcomp__wants_sum(desc, slot)) {
+        return 0;
+    }
+    return received > gcomp__received_by_sum(desc, slot);
 }
 
 /* Elements that a round sums, at most. */
 static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
 {
-    if (slot->at.lone) return round ? 0 : slot->n;
+    if (slot->at.as_none) return round ? 0 : slot->n;
     return slot->use.sum_count[round];
 }
 
@@ -22425,7 +22469,7 @@ static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
    gcomp_regroup comes here again: with another number of workers the choice may be another.
      halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
      gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
-     none      rounds[0] SUM,    bound 0, own_bytes 0; also for one worker alone
+     none      rounds[0] SUM,    bound 0, own_bytes 0; also where steps do as with none
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads
    Of these two_shot: block payloads are quantised range by range, and so is their mean; scattered:
    the mean stays with the owners of ranges. */
@@ -22436,17 +22480,17 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     const int halves = gcomp__sums_halves(slot);
     unsigned flags; /* those of the slot, again */
     if (halves) slot->use.sum_count[0] = slot->use.local_floats = 0;
-    if (halves || slot->at.own_bytes || slot->at.lone) { /* as gcomp__use_entry left them */
+    if (halves || slot->at.own_bytes || slot->at.as_none) { /* as gcomp__use_entry left them */
         gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
         for (int round = 0; round < 3; round++)
             if (slot->use.rounds[round] == GCOMP__GATHER)
                 slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
     }
     slot->at.own_bytes = 0;
-    slot->at.lone = slot->at.two_shot = slot->at.scattered = 0;
+    slot->at.as_none = slot->at.two_shot = slot->at.scattered = 0;
     slot->at.method = slot->use.method;
-    if (gcomp__is_lone(desc, slot)) {
-        slot->at.lone = 1;
+    if (gcomp__goes_as_none(desc, slot)) {
+        slot->at.as_none = 1;
         slot->at.method = gcomp__as_floats();
         memcpy(slot->use.rounds, slot->at.method->sums->rounds, sizeof slot->use.rounds);
         slot->use.bound = 0;
@@ -23503,7 +23547,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
         return result;
     }
     /* outputs are written last: they are unchanged on error */
-    if (codec) *codec = slot.at.lone ? gcomp__none_codec() : slot.use.codec;
+    if (codec) *codec = slot.at.as_none ? gcomp__none_codec() : slot.use.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
         rounds[round] = gcomp__round_of(&slot, round, &d);
     return GCOMP_OK;
@@ -23558,6 +23602,22 @@ static void gcomp__say_kind(gcomp__text *t, const gcomp__slot *slot)
     gcomp__say_with(t, " %s", dtypes[slot->dtype]);
 }
 
+/* With how many workers the steps of this tensor begin to do as with none, which they do with those
+   of now. Every number between is taken to be on the one side or the other. */
+static int gcomp__none_from(const gcomp__slot *slot, const gcomp_desc *desc)
+{
+    int few = 1, many = desc->comm.world; /* with `many` they do, with `few` they do not */
+    gcomp_desc with = *desc;
+    gcomp__slot tried = *slot;
+    while (many - few > 1) {
+        with.comm.world = few + (many - few) / 2;
+        gcomp__choose_mean(&tried, &with);
+        if (tried.at.as_none) many = with.comm.world;
+        else few = with.comm.world;
+    }
+    return many;
+}
+
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
      schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered],
@@ -23570,8 +23630,12 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
     gcomp__say_kind(t, slot);
-    if (slot->at.lone) gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
-    else gcomp__say_with(t, ", %s", codec);
+    if (!slot->at.as_none) gcomp__say_with(t, ", %s", codec);
+    else if (desc->comm.world == 1)
+        gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
+    else
+        gcomp__say_with(t, ", none (from %u workers on a gather is more; with fewer: %s)",
+                        (uint64_t)gcomp__none_from(slot, desc), codec);
     if (slot->use.why) gcomp__say_with(t, " (%s)", slot->use.why);
     if (slot->entry_count > 1)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->kept.entry + 1,
@@ -23605,7 +23669,7 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
         char text[256];
         size_t k = 0;
         while (k < 7 && said[k] && said[k] != warning) k++;
-        if (!warning || said[k] == warning || gc->tensors[i].at.lone) continue;
+        if (!warning || said[k] == warning || gc->tensors[i].at.as_none) continue;
         said[k] = warning;
         (void)gcomp_codec_format(codec, text, sizeof text);
         gcomp__say_with(t, "warning: %s: %s\n", text, warning);
@@ -23617,7 +23681,7 @@ static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
 {
     size_t wide = 0;
     for (size_t i = 0; i < gc->count; i++)
-        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].at.lone &&
+        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].at.as_none &&
                 gcomp__is_none(&gc->tensors[i].use.codec);
     if (!wide) return;
     gcomp__say_with(t,
@@ -23630,10 +23694,19 @@ static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
 static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
 {
     size_t saved = 0;
+    gcomp_desc gathers = gc->desc;
     if (gc->desc.comm.alltoallv || gc->desc.aggregate != GCOMP_AGGREGATE_AUTO) return;
-    for (size_t i = 0; i < gc->count; i++)
-        if (gcomp__fits_ranges(&gc->desc, gc->tensors + i))
-            gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, gc->tensors + i));
+    gathers.aggregate = GCOMP_AGGREGATE_GATHER;
+    for (size_t i = 0; i < gc->count; i++) {
+        gcomp__slot slot = gc->tensors[i];
+        const int none = slot.at.as_none;
+        gcomp__choose_mean(&slot, &gathers);
+        if (!gcomp__fits_ranges(&gc->desc, &slot)) continue;
+        const size_t now = none ? gcomp__received_by_sum(&gc->desc, &slot)
+                                : gcomp__received_by_gather(&gc->desc, &slot);
+        const size_t then = gcomp__received_by_ranges(&gc->desc, &slot);
+        if (then < now) gcomp__grow(&saved, now - then);
+    }
     if (!saved) return;
     gcomp__say_with(t,
                     "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
@@ -25201,7 +25274,7 @@ static gcomp__common_field gcomp__word_field(const char *name, const char *word,
     return f;
 }
 
-enum { GCOMP__OPTION_COUNT = 15 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
+enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 
 /* Option i of the object; the first is the version of the library, since no two versions work
    together. Callbacks count only by whether they are there: with allgatherv on one
@@ -25209,10 +25282,11 @@ enum { GCOMP__OPTION_COUNT = 15 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
     static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
-                                            "comm.alltoallv", "comm.start"};
+                                            "comm.alltoallv", "comm.start", "comm.allreduce"};
     const gcomp_desc *d = &gc->desc;
     const int there[] = {d->comm.allgatherv != NULL, d->comm.allreduce_max != NULL,
-                         d->comm.alltoallv != NULL, d->comm.start != NULL};
+                         d->comm.alltoallv != NULL, d->comm.start != NULL,
+                         gcomp__may_go_as_none(d)};
     const int rule = gc->schedule.rule;
     switch (i) {
     case 0: return gcomp__whole_field("GCOMP_VERSION", GCOMP_VERSION);
@@ -25230,10 +25304,10 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
     case 10:
         return gcomp__word_field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
                                  (uint64_t)(rule + 1));
-    case 11: case 12: case 13: case 14:
+    case 11: case 12: case 13: case 14: case 15:
         return gcomp__word_field(callbacks[i - 11], there[i - 11] ? "set" : "NULL",
                                  (uint64_t)there[i - 11]);
-    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 15]);
+    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 16]);
     }
 }
 

@@ -40,6 +40,7 @@ static gcomp *open_worker(const char *codec, int rank, int world, size_t n, gcom
     memset(&tensor, 0, sizeof tensor);
     desc.comm.rank = rank;
     desc.comm.world = world;
+    desc.aggregate = GCOMP_AGGREGATE_GATHER; /* also the smallest tensor is compressed */
     desc.isa = isa;
     desc.parallel = parallel;
     desc.measure = 1;

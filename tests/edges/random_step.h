@@ -587,6 +587,22 @@ static void decay(const gcomp_desc *desc, const gcomp_codec *codec, float *e, si
     for (size_t i = 0; i < n && (by != 0 || method_is(codec, "dct", text)); i++) e[i] *= by;
 }
 
+/* With AUTO: one worker alone, and where a gather would send more than a sum of floats. */
+static int goes_as_none(const crew *c, const gcomp_codec *codec, size_t t)
+{
+    gcomp_desc desc = c->desc;
+    gcomp_tensor tensor = job.tensor[t];
+    gcomp_codec goes;
+    gcomp_round rounds[GCOMP_ROUNDS];
+    char text[TEXT], none[TEXT];
+    gcomp_codec_format(codec, text, sizeof text);
+    tensor.codec = text;
+    desc.codec = desc.schedule = NULL;
+    desc.comm = comm_of(c, 0, c->world);
+    MUST(gcomp_rounds(&desc, &tensor, 2, &goes, rounds) == GCOMP_OK, "rounds of %s", text);
+    return method_is(&goes, "none", none);
+}
+
 /* The step by the codec layer, where it can be had: before the step. */
 static void predict(const crew *c, model *m, const gcomp_step *step, unsigned skip, uint64_t number)
 {
@@ -610,7 +626,7 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
         if (method_is(codec, "terngrad", text) && strstr(text, "share=1")) known = 0;
         if (method_is(codec, "topk", text) && strstr(text, "global=1") && c->world > 1) known = 0;
         if (c->desc.aggregate >= GCOMP_AGGREGATE_TWO_SHOT) known = 0;
-        if (c->desc.aggregate == GCOMP_AGGREGATE_AUTO && c->world == 1) known = 0;
+        if (known && goes_as_none(c, codec, t)) known = 0;
         for (size_t w = 0; w < c->world; w++)
             if (weight_of(c, w, step) == 0) known = 0; /* there 0 is 1 */
         m->conserves[t] =

@@ -287,7 +287,7 @@ static void test_the_form_is_that_of_the_fewest_bytes(void)
         {"fp16", 1u << GCOMP_BF16, 64, 1, GCOMP_AGGREGATE_AUTO, GCOMP_ALLTOALL},
         {"fp16", 1u << GCOMP_F16, 8, 1, GCOMP_AGGREGATE_GATHER, GCOMP_ALLGATHER},
         {"fp16", 1u << GCOMP_F16, 8, 1, GCOMP_AGGREGATE_TWO_SHOT, GCOMP_ALLTOALL},
-        {"int", both, 8, 0, GCOMP_AGGREGATE_AUTO, GCOMP_ALLGATHER},
+        {"int", both, 7, 0, GCOMP_AGGREGATE_AUTO, GCOMP_ALLGATHER},
     };
     for (size_t r = 0; r < sizeof rule / sizeof *rule; r++) {
         gcomp_desc desc = summing(rule[r].types);

@@ -161,6 +161,7 @@ static void test_buckets_take_less_memory_where_payloads_are_many(void)
         memset(&desc, 0, sizeof desc);
         memset(tensors, 0, sizeof tensors);
         desc.codec = cases[i].codec;
+        desc.aggregate = GCOMP_AGGREGATE_GATHER;
         desc.comm.world = cases[i].world;
         for (size_t t = 0; t < 10; t++) {
             tensors[t].name = names[t];

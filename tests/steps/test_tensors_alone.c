@@ -380,8 +380,11 @@ static void test_exchange_between_threads_gives_the_bits_of_the_step(void)
 {
     for (int world = 2; world <= 4; world++) {
         group g;
+        gcomp_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.aggregate = GCOMP_AGGREGATE_GATHER;
         run_threads(jobs, world, 4, -1);
-        group_open(&g, (size_t)world, mixed, MIXED);
+        group_open_with(&g, (size_t)world, &desc, mixed, MIXED, NULL);
         for (uint64_t step = 0; step < 4; step++) group_advance(&g, step);
         for (size_t w = 0; w < (size_t)world; w++) {
             CHECK(jobs[w].result == GCOMP_OK && jobs[w].step_number == 4);
