@@ -2817,6 +2817,9 @@ static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_M
    that n + size - 1 cannot overflow. 10 in parts of 4: 4, 4, 2, so 3. */
 static size_t gcomp__ceil_div(size_t n, size_t size) { return n / size + (n % size != 0); }
 
+/* How many chunks n elements have: parts that are one task each (>>tiles). */
+GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
+
 /* The smallest multiple of `to` that is not below a; SIZE_MAX if that might overflow. */
 static size_t gcomp__round_up(size_t a, size_t to)
 {
@@ -3651,7 +3654,7 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
        .payload         how bytes are made and read: encode, open, check, decode
        .sums            what the rounds of a step sum: make, commit
        .rules           what the parameters mean: form, selector, refusals
-       .kernels[4]      the method's kernels, one table for each set; they reach encode and decode
+       .kernels[isa]    the method's kernels, one table for each set; they reach encode and decode
                         as call->kernels and view->kernels
    ---------------------------------------------------------------------------------------------- */
 
@@ -3848,6 +3851,7 @@ typedef struct gcomp__view {
     const uint8_t *body;        /* what follows the header */
     size_t bytes, n;            /* of the body; elements of the tensor */
     uint32_t a;                 /* the header's parameter word */
+    unsigned flags;             /* the header's: GCOMP__SEALED, ... */
     /* of a block method: */
     unsigned shift; /* element i has scale i >> shift */
     gcomp__form form;
@@ -4001,7 +4005,7 @@ struct gcomp__method {
     uint8_t wire;   /* the method's number in payloads */
     unsigned flags; /* GCOMP__FEEDBACK, ... */
     gcomp__param param[GCOMP_PARAMS]; /* those after the last one have a NULL name */
-    const void *kernels[4]; /* tables of each instruction set, or NULL: GCOMP__KERNELS(name) */
+    const void *kernels[5]; /* a table for each gcomp_isa, or NULL: GCOMP__KERNELS(name) */
     const gcomp__payload *payload; /* never NULL; of sums alone, functions in it are NULL */
     const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
@@ -4029,12 +4033,6 @@ struct gcomp__set {
     const struct gcomp__level_kernels *coders;
 #endif
 };
-
-/* The method's table of kernels in a set. Its type is known to the method alone. */
-GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method)
-{
-    return method->kernels[set->isa - GCOMP_ISA_SCALAR];
-}
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
@@ -4066,8 +4064,6 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
         for (size_t i = 0; i < count; i++) (run)(arg, i);
     }
 }
-
-GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
 
 /* A commit reads and writes more arrays at once than a processor prefetches by itself, so commits
    prefetch each array this many elements ahead. */
@@ -5304,9 +5300,10 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #endif
 /* WIDE_KERNELS of kernels in GCOMP__EACH_WIDE, KERNELS of those in GCOMP__EACH. */
 #define GCOMP__WIDE_KERNELS(name) \
-    {GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), GCOMP__OF_NEON(name)}
+    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), GCOMP__OF_NEON(name)}
 #define GCOMP__KERNELS(name) \
-    {GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX2(name), GCOMP__OF_NEON(name)}
+    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX2(name), \
+     GCOMP__OF_NEON(name)}
 #define GCOMP__NO_KERNELS {NULL}
 
 #if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
@@ -7498,7 +7495,7 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
    to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-enum { GCOMP__FLOATS, GCOMP__BFLOATS, GCOMP__BYTES };
+enum { GCOMP__FLOATS = 0, GCOMP__BFLOATS, GCOMP__BYTES };
 enum { GCOMP__BYTES_BLOCK = 128, GCOMP__BYTES_EACH = 4 + GCOMP__BYTES_BLOCK };
 
 /* 0 where residuals are floats always: then compilers drop all that is small. */
@@ -10817,10 +10814,21 @@ GCOMP__INLINE const gcomp__level_kernels *gcomp__coders(const gcomp__set *set)
 #endif
 }
 
-/* The method with this number in payloads, or NULL; and may a parameter have this value? Both stand
-   behind the table of methods. */
+/* The method with this number in payloads, or NULL. It stands behind the table of methods. */
 static const gcomp__method *gcomp__method_of(unsigned wire);
-static int gcomp__in_range(const gcomp__param *p, double v);
+
+/* 1 if a parameter can have the value: within low .. high, and whole unless it is REAL or AUTO; a
+   block is a power of two. Serves texts, codecs that a user filled in, and parameter words of
+   payloads from anywhere: v may be any double. */
+static int gcomp__in_range(const gcomp__param *p, double v)
+{
+    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
+    if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
+    if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
+    if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
+    /* v & v - 1 clears the lowest bit: nothing is left of a power of two */
+    return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
+}
 
 /* The parameter word of a payload's header: the parameters that a decoder needs, one behind the
    other from bit 0 on, in the order of the row. For int:bits=4,block=128,code=auto
@@ -10881,18 +10889,33 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__f
     (m->rules.form)(param, form);
 }
 
-/* NULL, or the sentence that says why parameters do not go together. With `values` they are those
-   of a value method, behind the plus of a sparse one. */
+/* NULL, or the sentence that says why a method cannot have these parameters: one is out of its
+   range, or they do not go together. The ranges come first: what a row refuses is defined for
+   parameters in range only. With `values` they are those of a value method, behind the plus of a sparse one. */
 static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
-    if (m->rules.refuse) {
-        const char *why = (m->rules.refuse)(param, values);
-        if (why) return why;
-    }
-    if (!values) return NULL;
+    const char *why = NULL;
+    for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++)
+        if (!gcomp__in_range(&m->param[i], param[i])) return "a parameter is out of its range";
+    if (m->rules.refuse) why = (m->rules.refuse)(param, values);
+    if (why || !values) return why;
     gcomp__form_of(m, param, &form);
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
+}
+
+/* The method of a codec. NULL if anything in the codec is not valid: users can fill in a
+   gcomp_codec themselves, or pass one of another version of the library. The public functions of
+   the codec layer begin with this; behind it, parameters shift words and count bits without another
+   check. */
+static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
+{
+    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL, *v;
+    if (!m || gcomp__refusal(m, codec->param, 0)) return NULL;
+    if (!(m->flags & GCOMP__SELECTS)) return codec->value ? NULL : m;
+    v = gcomp__method_of(codec->value);
+    if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
+    return gcomp__refusal(v, codec->value_param, 1) ? NULL : m;
 }
 
 /* >>block sizes: how many bytes a payload of a block method has, and samples of a tensor. */
@@ -11246,8 +11269,8 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     view->codes = view->body + size.scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
                                    : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
-    view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) +
-                    view->form.kernel;
+    view->kernels =
+        (const gcomp__block_kernels *)view->method->kernels[view->set->isa] + view->form.kernel;
     return GCOMP_OK;
 }
 
@@ -15087,7 +15110,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
        so that a value method with random numbers gives the same bits again. */
     gcomp__source values = gcomp__plain_source(s->value);
     values.key = s->in.key;
-    inner.kernels = gcomp__kernels_of(call->set, value_method);
+    inner.kernels = value_method->kernels[call->set->isa];
     inner.scratch_bytes = 0;
     GCOMP__TRY((value_method->payload->encode)(&inner, &value, &values, s->count,
                                                body + head + index_bytes,
@@ -16970,7 +16993,7 @@ static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec
     body[11] = (uint8_t)(s->k >> 8);
     gcomp__source values = gcomp__plain_source(job.values);
     values.key = in->key;
-    inner.kernels = gcomp__kernels_of(call->set, value_method);
+    inner.kernels = value_method->kernels[call->set->isa];
     inner.scratch_bytes = 0;
     const size_t head = GCOMP__DCT_HEAD + s->chunks * s->bytes;
     GCOMP__TRY((value_method->payload->encode)(&inner, &value, &values, s->k * s->chunks,
@@ -20174,10 +20197,8 @@ static const gcomp__method *gcomp__method_of(unsigned wire)
    The sets of this build stand in a list, the best one first. A set runs only if the processor and
    the operating system have all that its functions were compiled for. All sets give the same bits:
    which one runs is a question of speed alone, and workers need not agree on it.
-   A call goes through three steps:
-     gcomp__set_of(isa)              the set: its common kernels, those of sparse methods, of levels
-     gcomp__kernels_of(set, method)  the kernels of one method in that set
-     call->kernels                   where the functions of the method find them
+     gcomp__set_of(isa)         the set: its common kernels, those of sparse methods, of levels
+     method->kernels[set->isa]  the kernels of one method in that set; call->kernels has them
    ---------------------------------------------------------------------------------------------- */
 
 GCOMP__FOR_SIZE
@@ -20206,48 +20227,41 @@ static void gcomp__cpuid(uint32_t leaf, uint32_t *r)
 }
 #endif
 
-/* 1 if the processor and the operating system have all of a set: CPUID names what the processor
+/* The set of that name, the best one for AUTO; NULL if it cannot run here.
+   The processor and the operating system must have all of a set: CPUID names what the processor
    has; XGETBV, which registers the operating system keeps for a thread. Asked by hand, since not
    all compilers name F16C, and clang for Windows needs a library of its own to ask.
      leaf 1, ECX    12 FMA   20 SSE4.2   23 POPCNT   27 XGETBV   29 F16C
      leaf 7, EBX    3 BMI    5 AVX2      8 BMI2      16 AVX512F  17 DQ   30 BW   31 VL
-     XGETBV         1, 2 registers of 32 bytes; 5, 6, 7 those of 64 bytes, and masks */
-static int gcomp__cpu_has(gcomp_isa isa)
-{
-#if GCOMP__HAS_AVX2
-    const uint32_t first = 0x28901000u, seventh = 0x00000128u, wide = 0xc0030000u;
-    if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
-        uint32_t zero[4], one[4], seven[4], kept, high;
-        gcomp__cpuid(0, zero);
-        if (zero[0] < 7) return 0; /* the last leaf that there is */
-        gcomp__cpuid(1, one);
-        gcomp__cpuid(7, seven);
-        if ((one[2] & first) != first || (seven[1] & seventh) != seventh) return 0;
-        __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
-        if ((kept & 0x06) != 0x06) return 0;
-        if (isa == GCOMP_ISA_AVX512) return (seven[1] & wide) == wide && (kept & 0xe6) == 0xe6;
-    }
-#endif
-    (void)isa;
-    return 1;
-}
-
-/* The set of that name, the best one for AUTO; NULL if it cannot run here. What cpuid says is kept
-   in one word: bit i for the i-th set of the list, and bit 31, which says that the word is known.
-   Threads that come here at once write the same word, so that it needs no lock. This word is the
-   only variable of the library that is not constant; it holds a fact about the machine. */
+     XGETBV         1, 2 registers of 32 bytes; 5, 6, 7 those of 64 bytes, and masks
+   The answer is kept in one word: bit i for gcomp_isa i, and bit 0, which says that the word is
+   known. Threads that come here at once write the same word, so that it needs no lock. This word is
+   the only variable of the library that is not constant; it holds a fact about the machine. */
 static const gcomp__set *gcomp__set_of(gcomp_isa isa)
 {
     static GCOMP__SHARED_WORD available = 0;
     unsigned known = GCOMP__LOAD_WORD(available);
     if (!known) {
-        known = 1u << 31;
-        for (size_t i = 0; gcomp__sets[i]; i++)
-            if (gcomp__cpu_has(gcomp__sets[i]->isa)) known |= 1u << i;
+        known = 1u | 1u << GCOMP_ISA_SCALAR | 1u << GCOMP_ISA_NEON;
+#if GCOMP__HAS_AVX2
+        const uint32_t first = 0x28901000u, seventh = 0x00000128u, wide = 0xc0030000u;
+        uint32_t zero[4], one[4] = {0}, seven[4] = {0}, kept = 0, high;
+        gcomp__cpuid(0, zero);
+        if (zero[0] >= 7) { /* the last leaf that there is */
+            gcomp__cpuid(1, one);
+            gcomp__cpuid(7, seven);
+        }
+        if ((one[2] & first) == first && (seven[1] & seventh) == seventh) {
+            __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+            if ((kept & 0x06) == 0x06) known |= 1u << GCOMP_ISA_AVX2;
+            if ((kept & 0xe6) == 0xe6 && (seven[1] & wide) == wide) known |= 1u << GCOMP_ISA_AVX512;
+        }
+#endif
         GCOMP__STORE_WORD(available, known);
     }
     for (size_t i = 0; gcomp__sets[i]; i++)
-        if ((known >> i & 1) && (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa))
+        if ((known >> gcomp__sets[i]->isa & 1) &&
+            (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa))
             return gcomp__sets[i];
     return NULL;
 }
@@ -20299,19 +20313,6 @@ static size_t gcomp__word(const char *s)
 static int gcomp__same(const char *name, const char *s, size_t length)
 {
     return strlen(name) == length && !memcmp(name, s, length);
-}
-
-/* 1 if a parameter can have the value: within low .. high, and whole unless it is REAL or AUTO; a
-   block is a power of two. Serves texts, codecs that a user filled in, and parameter words of
-   payloads from anywhere: v may be any double. */
-static int gcomp__in_range(const gcomp__param *p, double v)
-{
-    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
-    if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
-    if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
-    if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
-    /* v & v - 1 clears the lowest bit: nothing is left of a power of two */
-    return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
 }
 
 /* The i-th name of a choice, and its length; i is at most p->high. `choices` are names, each ended
@@ -20585,28 +20586,6 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
     }
 }
 
-/* 1 if all parameters of a method are in range and go together; values: as the values of a sparse
-   method. The ranges come first: what a row refuses is defined for parameters in range only. */
-static int gcomp__params_valid(const gcomp__method *m, const double *param, int values)
-{
-    for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++)
-        if (!gcomp__in_range(&m->param[i], param[i])) return 0;
-    return !gcomp__refusal(m, param, values);
-}
-
-/* The method of a codec. NULL if anything in the codec is not valid: users can fill in a
-   gcomp_codec themselves, or pass one of another version of the library. The functions of this
-   layer begin with this; behind it, parameters shift words and count bits without another check. */
-static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
-{
-    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL;
-    if (!m || !gcomp__params_valid(m, codec->param, 0)) return NULL;
-    if (!(m->flags & GCOMP__SELECTS)) return codec->value ? NULL : m;
-    const gcomp__method *v = gcomp__method_of(codec->value);
-    if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
-    return gcomp__params_valid(v, codec->value_param, 1) ? m : NULL;
-}
-
 /* The text of a codec: read again it gives the same codec. "+none" is not printed: a sparse method
    has it where no plus stands. t.length counts what did not fit, too: with capacity 0 the function
    tells how much room the text needs. */
@@ -20677,20 +20656,20 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* The scratch that its encoder needs; 0 also for block methods, which use scratch only to run on
-   several threads. */
+/* The scratch that the encoder of a method with needs_scratch needs. */
 static size_t gcomp__scratch_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
-    if (!GCOMP__HAS_SCRATCH || !m->payload->needs_scratch) return 0;
     const size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. */
+/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. Block
+   methods need no scratch: they use it only to run on several threads. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (scratch) *scratch = m ? gcomp__scratch_of(m, codec, n) : 0;
+    const int needs = GCOMP__HAS_SCRATCH && m && m->payload->needs_scratch;
+    if (scratch) *scratch = needs ? gcomp__scratch_of(m, codec, n) : 0;
     return m && !(m->flags & GCOMP__MOMENTUM) ? gcomp__bound_of(m, codec, n) : 0;
 }
 
@@ -20720,10 +20699,11 @@ static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
 static gcomp_result gcomp__source_of(gcomp__source *made, const gcomp_input *in, size_t *n)
 {
     if (!in) return GCOMP_INVALID_ARGUMENT;
+    memset(made, 0, sizeof *made);
     made->grad = in->grad;
     made->dtype = in->dtype;
     made->scale = in->scale;
-    made->residual = gcomp__residual_in((void *)(uintptr_t)in->residual, GCOMP__FLOATS);
+    made->residual.floats = (float *)(uintptr_t)in->residual; /* an encoder only reads it */
     made->rows = in->rows;
     made->cols = in->cols ? in->cols : 1;
     made->key = in->key;
@@ -20767,7 +20747,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
-    with.kernels = gcomp__kernels_of(call->set, m);
+    with.kernels = m->kernels[call->set->isa];
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result = (m->payload->encode)(&with, codec, in, n, payload + GCOMP__HEADER,
                                                capacity - GCOMP__HEADER, &bytes);
@@ -20814,7 +20794,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
        gcomp__block_encode looks for itself */
     if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
+    if (GCOMP__HAS_SCRATCH && m->payload->needs_scratch &&
+        (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
     const gcomp_result result =
         gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
@@ -20829,16 +20810,16 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
    The order of errors tells a user what happened: other bytes than "GCMP" are no payload at all,
    even if there are too few; then a newer version, which may have any layout behind byte 4; then
    flags of a later library; then methods that this build does not have (GCOMP_WITHOUT_...). */
-static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view,
-                                  unsigned *flags, uint64_t *n, uint64_t *bytes)
+static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view, uint64_t *n,
+                                  uint64_t *bytes)
 {
     memset(view, 0, sizeof *view);
     if (length < GCOMP__HEADER)
         return length >= 4 && memcmp(p, "GCMP", 4) ? GCOMP_NOT_A_PAYLOAD : GCOMP_TRUNCATED;
     if (memcmp(p, "GCMP", 4)) return GCOMP_NOT_A_PAYLOAD;
     if (p[4] != 1) return p[4] ? GCOMP_UNSUPPORTED_VERSION : GCOMP_NOT_A_PAYLOAD;
-    *flags = p[6];
-    if (*flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
+    view->flags = p[6];
+    if (view->flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
     view->method = gcomp__method_of(p[5]);
     if (!view->method || !view->method->payload->decode) return GCOMP_UNKNOWN_METHOD; /* sums */
     view->value = p[7] ? gcomp__method_of(p[7]) : NULL;
@@ -20848,97 +20829,69 @@ static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *
     *n = gcomp__get64(p + 8);
     *bytes = gcomp__get64(p + 16);
     view->a = gcomp__get32(p + 24);
-    if (!(*flags & GCOMP__SEALED) && gcomp__get32(p + 28)) return GCOMP_RESERVED_BITS;
+    if (!(view->flags & GCOMP__SEALED) && gcomp__get32(p + 28)) return GCOMP_RESERVED_BITS;
     return GCOMP_OK;
 }
 
 /* Opens a payload of exactly `length` bytes: step two. n is the caller's number of elements, whose
    buffers have that size; the header's number only has to be the same. Takes little time: a
-   method's `open` looks at lengths and, of sparse methods, at k. *flags: those of the header. */
+   method's `open` looks at lengths and, of sparse methods, at k. It cannot fail for a payload that
+   was checked before: views are made twice, for the check and for decoding, since views of all
+   workers' payloads would need memory that grows with the world.
+   like: NULL, or an open view, which may be the same one. The payloads of a step mostly have one
+   header; to compare 28 bytes takes less time than to parse them, which counts where tensors are
+   small and workers many. If a block payload has the header of `like`, its view is that of `like`
+   at another address. Entropy-coded levels are always parsed. */
 static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view,
-                                        const void *payload, size_t length, size_t n,
-                                        unsigned *flags)
+                                        const gcomp__view *like, const void *payload,
+                                        size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
     uint64_t count = 0, bytes = 0;
     if (!p) return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__header(p, length, view, flags, &count, &bytes));
+    if (!GCOMP__SMALL && like && length == GCOMP__HEADER + like->bytes && n == like->n &&
+        like->method->payload->open == gcomp__block_open && !like->form.code &&
+        memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) == 0) {
+        gcomp__view_like(view, like, p);
+        /* the field of the checksum was not compared */
+        return !(view->flags & GCOMP__SEALED) && gcomp__get32(p + 28) ? GCOMP_RESERVED_BITS
+                                                                      : GCOMP_OK;
+    }
+    GCOMP__TRY(gcomp__header(p, length, view, &count, &bytes));
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
-    view->list = NULL;
     view->set = set;
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
     view->n = n;
-    if (*flags & GCOMP__REFUSED) /* a header alone, and only one form of it */
+    if (view->flags & GCOMP__REFUSED) /* a header alone, and only one form of it */
         return bytes ? GCOMP_TRAILING_BYTES : view->a ? GCOMP_RESERVED_BITS : GCOMP_OK;
     return (view->method->payload->open)(view);
 }
 
-/* Opens a payload by comparison. The payloads of a step mostly have one header; to compare 28 bytes
-   takes less time than to parse them, which counts where tensors are small and workers many. If a
-   block payload has the header of `like`, which is open, its view is that of `like` at another
-   address: returns 1. Else nothing is changed, and 0 is returned. `like` may be the same view, or
-   NULL. Entropy-coded levels are always parsed. */
-static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const void *payload,
-                             size_t length, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)payload;
-    if (GCOMP__SMALL || !like || !p || length != GCOMP__HEADER + like->bytes || n != like->n ||
-        like->method->payload->open != gcomp__block_open || like->form.code ||
-        memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
-        return 0;
-    gcomp__view_like(view, like, p);
-    return 1;
-}
-
-/* Opens a payload that was checked before: cannot fail. Views are made twice, for the check and for
-   decoding, since views of all workers' payloads would need memory that grows with the world.
-   `like`: NULL, or a view that may have the same header. */
-static void gcomp__open_valid(const gcomp__set *set, gcomp__view *view, const gcomp__view *like,
-                              const void *payload, size_t length, size_t n)
-{
-    unsigned flags;
-    if (!gcomp__opens_like(view, like, payload, length, n))
-        (void)gcomp__open_payload(set, view, payload, length, n, &flags);
-}
-
-/* Opens a payload and compares its checksum: all but what is inside of the body. A refusal without
-   damage returns GCOMP_NOT_FINITE. The checksum comes behind `open`, which has found that `length`
-   is right; before the inside, since "damaged" says more to a user than "a code is wrong".
-   Fuzzers define GCOMP_FUZZING: few of their payloads would ever pass a checksum. */
-static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *view,
+/* Opens a payload and checks it to the last bit: all three steps; with inside = 0 all but what is
+   inside of the body. On GCOMP_OK the view can be decoded into n elements. A refusal without damage
+   returns GCOMP_NOT_FINITE. The checksum comes behind `open`, which has found that `length` is
+   right; before the inside, since "damaged" says more to a user than "a code is wrong". A decoder
+   that checks while it writes would save a pass over the body, but would leave y half written where
+   it finds an error. Fuzzers define GCOMP_FUZZING: few of their payloads would ever pass a
+   checksum. */
+static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view,
                                          const gcomp__view *like, const void *payload,
-                                         size_t length, size_t n)
+                                         size_t length, size_t n, int inside)
 {
-    const uint8_t *p = (const uint8_t *)payload;
-    unsigned flags = 0;
-    gcomp_result opened = GCOMP_OK;
-    if (gcomp__opens_like(view, like, payload, length, n)) {
-        flags = p[6]; /* the same as those of `like`; the checksum field was not compared */
-        if (!(flags & GCOMP__SEALED) && gcomp__get32(p + 28)) opened = GCOMP_RESERVED_BITS;
-    } else {
-        opened = gcomp__open_payload(set, view, payload, length, n, &flags);
-    }
+    const gcomp_result opened = gcomp__open_payload(set, view, like, payload, length, n);
 #ifndef GCOMP_FUZZING
+    const uint8_t *p = (const uint8_t *)payload;
     /* damage anywhere in a sealed payload whose header can be read at all is reported as damage */
     if ((opened == GCOMP_OK || opened == GCOMP_CORRUPT || opened == GCOMP_RESERVED_BITS) &&
-        (flags & GCOMP__SEALED) && gcomp__get32(p + 28) != gcomp__checksum(set, p, length))
+        (view->flags & GCOMP__SEALED) && gcomp__get32(p + 28) != gcomp__checksum(set, p, length))
         return GCOMP_CHECKSUM_MISMATCH;
 #endif
     if (opened != GCOMP_OK) return opened;
-    return flags & GCOMP__REFUSED ? GCOMP_NOT_FINITE : GCOMP_OK;
-}
-
-/* Opens a payload and checks it to the last bit: all three steps. On GCOMP_OK the view can be
-   decoded into n elements. A decoder that checks while it writes would save a pass over the body,
-   but would leave y half written where it finds an error. */
-static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view,
-                                         const void *payload, size_t length, size_t n)
-{
-    GCOMP__TRY(gcomp__check_outside(set, view, NULL, payload, length, n));
-    return (view->method->payload->check)(view);
+    if (view->flags & GCOMP__REFUSED) return GCOMP_NOT_FINITE;
+    return inside ? (view->method->payload->check)(view) : GCOMP_OK;
 }
 
 /* Checks the inside of a body that was opened. If list is not NULL, the payload is sparse, and its
@@ -20959,8 +20912,9 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
 {
     gcomp__view two;
     uint32_t *lists[2] = {NULL, NULL}; /* indices of each, or NULL: not sparse, or no room */
-    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[0], lengths[0], n));
-    gcomp_result second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
+    GCOMP__TRY(gcomp__check_payload(call->set, one, like, payloads[0], lengths[0], n, 0));
+    gcomp_result second =
+        gcomp__check_payload(call->set, &two, one, payloads[1], lengths[1], n, 0);
     lists[0] = gcomp__list_room(call, one);
     if (second == GCOMP_OK) lists[1] = gcomp__list_room(call, &two);
     if (GCOMP__HAS_SPARSE && second == GCOMP_OK && one->method->rules.selector &&
@@ -20985,7 +20939,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
     for (w = 0; w + 1 < count; w += 2, one = &view, like = first)
         GCOMP__TRY(gcomp__check_two(&rest, like, one, payloads + w, lengths + w, n));
     if (w == count) return GCOMP_OK;
-    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
+    GCOMP__TRY(gcomp__check_payload(call->set, one, like, payloads[w], lengths[w], n, 0));
     return gcomp__check_inside(one, gcomp__list_room(&rest, one));
 }
 
@@ -21010,7 +20964,7 @@ GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
     if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result =
-        gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, payload, length, n);
+        gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, NULL, payload, length, n, 1);
     gcomp__fp_leave(mode);
     return result;
 }
@@ -21022,10 +20976,9 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
 {
     gcomp__view view;
     gcomp_info made;
-    unsigned flags = 0;
     uint64_t n = 0, bytes = 0;
     if (!payload || !info) return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes));
+    GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &n, &bytes));
     memset(&made, 0, sizeof made);
     made.codec.method = view.method->wire;
     made.codec.value = view.value ? view.value->wire : 0;
@@ -21033,7 +20986,7 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
         made.codec.param[i] = view.method->param[i].initial;
         if (view.value) made.codec.value_param[i] = view.value->param[i].initial;
     }
-    if (!(flags & GCOMP__REFUSED)) { /* a refusal has no parameters */
+    if (!(view.flags & GCOMP__REFUSED)) { /* a refusal has no parameters */
         double *param = view.value ? made.codec.value_param : made.codec.param;
         uint64_t mode = gcomp__fp_enter();
         gcomp_result result = gcomp__unpack(view.value ? view.value : view.method, view.a, param);
@@ -21042,8 +20995,8 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     }
     made.count = n;
     made.length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
-    made.refused = (flags & GCOMP__REFUSED) != 0;
-    made.checksum = (flags & GCOMP__SEALED) != 0;
+    made.refused = (view.flags & GCOMP__REFUSED) != 0;
+    made.checksum = (view.flags & GCOMP__SEALED) != 0;
     *info = made;
     return GCOMP_OK;
 }
@@ -21056,7 +21009,7 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
     const gcomp__view *any = sink->count ? sink->views : sink->own; /* all are of its method */
     gcomp__call with = *call;
     if (!sink->n) return;
-    with.kernels = gcomp__kernels_of(call->set, any->method);
+    with.kernels = any->method->kernels[call->set->isa];
     (any->method->payload->decode)(&with, sink);
 }
 
@@ -21081,7 +21034,7 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
     if (!gcomp__finite(weight) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
-    gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
+    gcomp_result result = gcomp__check_payload(call.set, &view, NULL, payload, length, n, 1);
     if (result == GCOMP_OK && n && dtype != GCOMP_F32 && !gcomp__writes_halves(&view)) {
         floats = gcomp__scratch_floats(&call, n);
         if (!floats) result = GCOMP_SCRATCH_TOO_SMALL;
@@ -21171,20 +21124,20 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     sink.y_type = dtype;
     if (dtype != GCOMP_F32 || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
         /* one view, for n, and the bytes of all */
-        gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
+        (void)gcomp__open_payload(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
         sink.count = count;
         gcomp__decode_with(call, &sink);
         return;
     }
     for (size_t w = 0; w < count; w++) {
-        gcomp__open_valid(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
+        (void)gcomp__open_payload(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
         (void)gcomp__list_room(&rest, views);
     }
     for (size_t w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
-            gcomp__open_valid(call->set, views + group, group ? views : NULL, payloads[w],
-                              lengths[w], n);
+            (void)gcomp__open_payload(call->set, views + group, group ? views : NULL, payloads[w],
+                                      lengths[w], n);
             if (group && views[group].method != views[0].method) break; /* begins the next sink */
             views[group].list = gcomp__list_room(&lists, views + group);
         }
@@ -21240,7 +21193,7 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     uint64_t mode = gcomp__fp_enter();
     /* what the caller's input names is not read */
     source.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
-    gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
+    gcomp_result result = gcomp__check_payload(call.set, &view, NULL, payload, length, n, 1);
     if (result == GCOMP_OK && !gcomp__all_finite(&call, &source, n)) result = GCOMP_NOT_FINITE;
     if (result == GCOMP_OK) {
         sink.n = n;
@@ -23988,7 +23941,7 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     gcomp__call call;
     memset(&call, 0, sizeof call);
     call.set = gc->set;
-    call.kernels = gcomp__kernels_of(gc->set, method);
+    call.kernels = method->kernels[gc->set->isa];
     if (gc->scratch.at) { /* behind the floats, see gcomp__floats_of */
         call.scratch = gc->scratch.at + gc->largest.floats;
         call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
@@ -24195,14 +24148,15 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.in.residual = gcomp__open_residual(gc, slot);
     if (sink.in.residual.packed)
         sink.in.residual.words = gcomp__keep_words(gc, slot, slot->number);
-    if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
+    if (own) (void)gcomp__open_payload(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
         sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
-            gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
+            (void)gcomp__open_payload(call->set, views + w, &own_view, payloads[w], lengths[w],
+                                      slot->n);
             views[w].list = gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
@@ -24247,7 +24201,7 @@ static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, s
                                     const void *payload, size_t length, gcomp__view *view)
 {
     /* bytes from outside: nothing is believed before this */
-    GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
+    GCOMP__TRY(gcomp__check_payload(gc->set, view, NULL, payload, length, n, 1));
     return gcomp__match(codec, &payload, 1, n);
 }
 
@@ -24492,10 +24446,9 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
     gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->k);
     uint8_t *to = gc->mem.cut + slot->at_cut; /* shards lie one behind the other */
     gcomp__view view;
-    unsigned flags;
     size_t length = 0;
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->mem.own + slot->at_own, slot->length,
-                                   slot->n, &flags));
+    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at_own, slot->length,
+                                   slot->n));
     size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
@@ -24877,7 +24830,7 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
     const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
     size_t length = 0;
     (void)gcomp__payload_length(p, gcomp__bucket_now(gc)->came[w] - gc->mem.places[w], &length);
-    gcomp__open_valid(gc->set, view, NULL, p, length, n);
+    (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
     gc->mem.places[w] += length;
 }
 
@@ -24964,7 +24917,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
             const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
-            gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
+            (void)gcomp__open_payload(gc->set, &sent, NULL, own, length, part.n);
             sink.own = &sent;
             own += length;
         }
@@ -26816,7 +26769,7 @@ static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
-        gcomp__open_valid(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
+        (void)gcomp__open_payload(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
         gc->mem.cursors[w] += length;
     }
     sink->views = views;
@@ -26955,7 +26908,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
         by_ranges ? gc->mem.own + slot->at_own : gc->mem.send + slot->at_sent;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
-    gcomp__open_valid(gc->set, &own, NULL, payload, slot->length, slot->n);
+    (void)gcomp__open_payload(gc->set, &own, NULL, payload, slot->length, slot->n);
     if (made || scattered) sink.y = NULL;
     /* by ranges: the sums are added below */
     else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
