@@ -59,8 +59,6 @@
    >>kernels     sums, checksums and conversions: one body for every instruction set
    >>dithering   stochastic rounding
    >>measures    what a scale is made from: sums and extremes of p
-   >>loops       the three loops that become kernels of a block method
-   >>fitting     the constants and the scale of a block, from what was measured of it
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
@@ -2305,8 +2303,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
                   gcomp__encode_as    calls the row's encoder, and writes the header
        >>block encoder   gcomp__block_encode    form and sizes; a task for each chunk
          >>encoding      gcomp__encode          tiles: p is read, measured and coded
-           >>fitting     gcomp__fit_tile        scales and constants of a tile's blocks
-           >>method int  gcomp__nearest4_quantise     16 floats become codes, by >>loops
+                         gcomp__fit_tile        scales and constants of a tile's blocks
+           >>method int  gcomp__nearest4_quantise     16 floats become codes
      >>payloads   gcomp_decode
        >>wire            gcomp__check_payload   header, lengths, then (>>block checks) every code
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
@@ -4074,7 +4072,8 @@ enum { GCOMP__TILE = 512 };
    caches. Then codes are written past the caches, so that the codes do not evict what is read. */
 enum { GCOMP__STREAM_FROM = 1 << 22 };
 
-/* The encoding of a payload by a block method: what all its chunks share. */
+/* The encoding of a payload by a block method: what is fixed, for all its chunks. What moves is the
+   tile, below. */
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
     const gcomp__block_kernels *kernels;
@@ -4083,6 +4082,8 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
+    int staged;        /* 1: kernels read p from a stage, since the gradient is not float or has a
+                          scale, or a factor: they read floats without a scale only */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
     float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
@@ -4093,22 +4094,17 @@ typedef struct gcomp__encode_job {
     size_t each;
 } gcomp__encode_job;
 
-/* A chunk while it is encoded. */
-typedef struct gcomp__span {
-    const gcomp__encode_job *job;
-    size_t begin, end; /* the chunk's elements; begin is a multiple of GCOMP_CHUNK */
-    gcomp__measured *measured; /* what is found in the chunk */
-    uint32_t *draws;   /* room for the random numbers of a tile and 32 elements more */
-    uint8_t *room;     /* room for the codes of a tile, up to 16 bits each */
-    float *stage;      /* NULL, or room for a tile of p, where the gradient is not float, or has a
-                          scale: kernels read floats without a scale only */
-} gcomp__span;
-
-/* What a method's quantiser takes and leaves. Where the scale is known before the codes ("scale
-   first"), the p of this tile are in `p`. While they become codes, the p of the tile ahead take
-   their places and are measured. So memory is read once, in one stream. Where the scale comes after
-   the codes ("scale last"), p is made, measured and coded at once. */
+/* A chunk while it is encoded: the tile at work, which is what a method's quantiser takes and
+   leaves. Where the scale is known before the codes ("scale first"), the p of this tile are in `p`.
+   While they become codes, the p of the tile ahead take their places and are measured. So memory is
+   read once, in one stream. Where the scale comes after the codes ("scale last"), p is made,
+   measured and coded at once. */
 struct gcomp__tile {
+    const gcomp__encode_job *job;
+    size_t end;                   /* the number of the element behind the chunk */
+    uint8_t *room;                /* for the codes of a tile, up to 16 bits each */
+    uint32_t *draws;              /* for the random numbers of a tile and 32 elements more */
+    float *stage;                 /* for a tile of p, see job->staged; else NULL */
     size_t count;                 /* elements: a multiple of 32, or of 16 if the scale comes last */
     const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
     uint8_t *codes;               /* of this tile */
@@ -4153,12 +4149,14 @@ typedef struct gcomp__common_kernels {
     /* measures p of elements begin .. end - 1 */
     void (*measure)(const gcomp__source *in, size_t begin, size_t end, int measure,
                     gcomp__measured *m);
-    /* codes and scales of a chunk */
-    void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *m);
-    /* elements i .. i + count - 1 as floats; i is a multiple of 16 */
-    void (*decode)(const gcomp__view *view, size_t i, size_t count, float *to);
-    /* a chunk of the payloads, by the sink's ending */
-    void (*sink)(const gcomp__sink *sink, size_t chunk);
+    /* codes, scales and measures of a chunk; a task, whose argument is a gcomp__encode_job */
+    void (*encode)(void *job, size_t chunk);
+    /* elements i .. i + count - 1, i a multiple of 16: to <- d; or base + weight * d, if base is
+       not NULL */
+    void (*decode)(const gcomp__view *view, size_t i, size_t count, float *to, const float *base,
+                   float weight);
+    /* a chunk of the payloads, by the sink's ending; a task, whose argument is a gcomp__sink */
+    void (*sink)(void *sink, size_t chunk);
     /* y <- x, with infinities made finite */
     void (*saturate)(float *y, const float *x, size_t n);
     /* residual <- scale * grad + residual; y <- 0: the commit where nothing was sent */
@@ -4191,7 +4189,7 @@ typedef struct gcomp__level_kernels {
     gcomp_result (*read)(const gcomp__form *form, size_t count, const uint8_t **at,
                          const uint8_t *end, uint8_t *codes);
     /* as the common kernel, for payloads whose levels are coded */
-    void (*sink)(const gcomp__sink *sink, size_t chunk);
+    void (*sink)(void *sink, size_t chunk);
 } gcomp__level_kernels;
 
 /* x; where x is an infinity or NaN, the largest float with the sign of x. */
@@ -4248,10 +4246,22 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
-/* Lowers inverse by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits
-   of a positive float gives the next float below. */
-GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
+/* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
+   or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
+   |p| of the block. Each of the two divisions is off by half of a last place at most, so inverse is
+   lowered by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits of a
+   positive float gives the next float below. */
+GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
 {
+    const float most = gcomp__float(most_bits);
+    float by = levels, inverse;
+    if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
+    GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
+    u->a = most / by;
+    GCOMP__PIN_SUM(u->a);
+    inverse = 1 / u->a;
+    GCOMP__PIN_SUM(inverse);
+    u->lift = 1;
 #if defined(__SSE2__)
     /* The same as below. Compilers would move the results of both comparisons to integer registers
        and back, and the codes of a block wait for this. A comparison gives -1 or 0 as an integer,
@@ -4260,32 +4270,14 @@ GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
     const __m128 y = _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_set1_epi32(-1)));
     const __m128i above = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, x)));
     const __m128i still = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, y)));
-    return _mm_cvtss_f32(
+    u->inverse = _mm_cvtss_f32(
         _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_add_epi32(above, still))));
 #else
-    const float below = gcomp__float(gcomp__bits(inverse) - 1);
-    float product = most * inverse, smaller = most * below;
+    float product = most * inverse, smaller = most * gcomp__float(gcomp__bits(inverse) - 1);
     GCOMP__PIN_SUM(product);
     GCOMP__PIN_SUM(smaller);
-    return gcomp__float(gcomp__bits(inverse) - (product > levels) - (smaller > levels));
+    u->inverse = gcomp__float(gcomp__bits(inverse) - (product > levels) - (smaller > levels));
 #endif
-}
-
-/* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
-   or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
-   |p| of the block. */
-GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
-{
-    float most = gcomp__float(most_bits), by = levels;
-    if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
-    GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
-    u->a = most / by;
-    GCOMP__PIN_SUM(u->a);
-    u->inverse = 1 / u->a;
-    GCOMP__PIN_SUM(u->inverse);
-    u->lift = 1;
-    /* Each of the two divisions is off by half of a last place at most: two floats down suffice. */
-    u->inverse = gcomp__lowered(u->inverse, most, levels);
     return 1;
 }
 
@@ -4397,20 +4389,6 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
     const size_t bytes = gcomp__last_bytes(form, count), used = gcomp__last_bits(form, count);
     if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
-}
-
-/* The last codes to a payload: a quantiser wrote 16 codes to `some`, `count` of them are kept. */
-static void gcomp__put_last(uint8_t *to, uint8_t *some, const gcomp__form *form, size_t count)
-{
-    memcpy(to, some, gcomp__clear_last(some, form, count));
-}
-
-/* And back: some[64] <- the last codes, and zeros behind these. */
-static void gcomp__get_last(uint8_t *some, const uint8_t *from, const gcomp__form *form,
-                            size_t count)
-{
-    memset(some, 0, 64);
-    memcpy(some, from, gcomp__last_bytes(form, count));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -4785,6 +4763,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
 #endif
 #define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
+#define GCOMP__HAS_RANGES GCOMP__HAS(INT)         /* GCOMP__RANGE: a scale from two ends */
 #define GCOMP__HAS_TWO_LEVELS GCOMP__HAS(NVFP4)   /* a float before the scales of one byte */
 #define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
     (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
@@ -4834,7 +4813,7 @@ GCOMP__INLINE int gcomp__measures(int measure, int kind)
                                                 GCOMP__HAS(DGC)
                       : kind == GCOMP__MOMENTS ? GCOMP__HAS(TERNGRAD)
                       : kind == GCOMP__SIDES   ? GCOMP__HAS(ONEBIT)
-                      : kind == GCOMP__RANGE   ? GCOMP__HAS(INT)
+                      : kind == GCOMP__RANGE   ? GCOMP__HAS_RANGES
                                                : 1;
     return asked && measure == kind;
 }
@@ -5300,7 +5279,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #endif
 /* WIDE_KERNELS of kernels in GCOMP__EACH_WIDE, KERNELS of those in GCOMP__EACH. */
 #define GCOMP__WIDE_KERNELS(name) \
-    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), GCOMP__OF_NEON(name)}
+    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), \
+     GCOMP__OF_NEON(name)}
 #define GCOMP__KERNELS(name) \
     {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX2(name), \
      GCOMP__OF_NEON(name)}
@@ -8335,21 +8315,35 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp__source *in, size_t begin,
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>loops - the three loops that become kernels of a block method
+   >>encoding - tiles of a gradient become codes and scales, for every block method
+
+     gcomp__encode                  a chunk
+       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
+         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
+         gcomp__fit_large           constants of a larger block, which is measured before
+         kernels->quantise          gcomp__quantise_tile with the method's function
+       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
+         gcomp__quantise_range      a block, or the chunk
+         kernels->quantise          gcomp__quantise_groups with the method's function
 
    A block method says in one function how 16 floats become codes, or 32 floats side by side, and in
-   another one how 16 codes become floats. These functions are inlined into one of the three loops
-   below. `format` tells widths or formats of a method apart; it is a constant where the loop is
-   inlined. A loop with a method's functions in it is a kernel, and stands in the method's table.
+   another one how 16 codes become floats. These functions are inlined into a loop: one of the two
+   quantisers here, or gcomp__decode_groups in >>decoding. `format` tells widths or formats of a
+   method apart; it is a constant where the loop is inlined. A loop with a method's functions in it
+   is a kernel, and stands in the method's table. Parameters of a loop that a kernel gives: code16,
+   the bytes of 16 codes, as in the form; block, elements with the same scale (t->block, or the
+   constant 32); range, 1: offsets are subtracted; factor, 1, or 65536 for 16 binary places behind a
+   level. gcomp__quantise_tile gives a method (p * lift - offset) * inverse * factor, to be rounded:
+   p in steps of the scale, and never p itself; gcomp__quantise_groups gives it p.
 
-     gcomp__quantise_tile     the scale is known before the codes: codes this tile, reads the next.
-                              A quantiser gets (p * lift - offset) * inverse * factor, rounded: p in
-                              steps of the scale, and never p itself
-     gcomp__quantise_groups   the scale comes after the codes, or there is none. A quantiser gets p
-     gcomp__decode_groups     codes to floats
-   Parameters of a loop that a kernel gives: code16, the bytes of 16 codes, as in the form; block,
-   elements with the same scale (t->block, or the constant 32); range, 1: offsets are subtracted;
-   factor, 1, or 65536 for 16 binary places behind a level.
+   A tile has the constants of all its blocks: inverse[k] and offset[k] of block k. In the usual
+   case they come from top[k] and high[k]; else the block is measured as its form says, and the
+   method's function `fit` finds them. Where a block's inverse would overflow, or differences of its
+   p would, its p are lifted: multiplied by a power of two in the tile.
+
+     block of    16                 32 .. 512                         1024 and more
+     measured    in t->p            by the quantiser, while it        in memory, before its
+                                    codes the tile before             first tile
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #define gcomp__quantiser GCOMP__F(quantiser)
@@ -8357,8 +8351,6 @@ typedef void (*gcomp__quantiser)(uint8_t *code, gv x, const gcomp__constants *u,
 #define gcomp__pair_quantiser GCOMP__F(pair_quantiser)
 typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
                                       const gcomp__constants *u, size_t i, int format);
-#define gcomp__dequantiser GCOMP__F(dequantiser)
-typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
 /* A method's quantiser where the scale is known. Each turn takes 32 p of this tile from t->p, puts
    32 p of the tile ahead in their places, and writes 32 codes:
@@ -8445,10 +8437,382 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
     gcomp__acc_move((gcomp__acc *)t->acc, &acc, measure);
 }
 
-/* A method's decoder. `code16` is the bytes of 16 codes and `scale_bytes` those of a block's scale:
-   both are constants, so that this is one loop over blocks around two over codes, one for each kind
-   of target. Blocks of one byte's scale, 32 elements or with two levels 16, have a loop without
-   counts before. */
+/* A kernel of a block method: a loop with a method's functions inlined. This is the one macro that
+   makes functions of methods: `name` gets the set's suffix. A kernel begins on a line of the cache,
+   since a loop of a few instructions can lose a quarter of its speed where it happens to cross
+   lines. */
+#define GCOMP__KERNEL(name, parameter, ...) \
+    GCOMP__ON_A_LINE static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
+
+#if !GCOMP__IN_WIDE
+/* The constants of block `block` from its measures, and the scale of the block to the payload. If
+   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. */
+#define gcomp__fit_block GCOMP__F(fit_block)
+GCOMP__INLINE void gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
+                                    size_t block, gcomp__constants *u)
+{
+    const gcomp__form *form = &job->form;
+    *u = job->unit;
+    u->lift = 0;
+    if (m->max_bits >= 0x7f800000u) return;
+    u->lift = 1;
+    if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels))
+        (form->fit)(form, m, u);
+    gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
+}
+
+/* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
+   do not matter, but must not depend on how a set converts NaN. */
+#define gcomp__lift GCOMP__F(lift)
+GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
+{
+    for (size_t i = 0; i < count; i += 16) {
+        const gv p = gv_mul(gv_load(x + i), gv_splat(lift));
+        gv_store(x + i, lift > 0 ? p : gv_splat(0));
+    }
+}
+
+/* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
+   tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
+   first tile of a chunk, the last one, and blocks of 16 are measured here. In the usual case what
+   was measured of a block is finite, and nothing can overflow or become subnormal. Returns the bits
+   of the largest |p|. */
+#define gcomp__fit_tile GCOMP__F(fit_tile)
+GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count, int known)
+{
+    const gcomp__encode_job *job = t->job;
+    const gcomp__form *form = &job->form;
+    const int range = GCOMP__HAS_RANGES && form->measure == GCOMP__RANGE;
+    const size_t block = form->block;
+    /* block is a power of two; a division by it would take as long as a block of 32 does */
+    const unsigned shift = gcomp__log2((uint32_t)block);
+    /* blocks of the tile, the last one may be cut; the number of the first one in the tensor */
+    const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
+    uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
+    uint32_t max_bits = 0;
+    /* Without `known`, and for most blocks of 16, top is measured here. For a range it becomes 0:
+       then no block is usual, and each is measured in full below. */
+    known &= block >= 32 || form->front;
+    for (size_t k = 0; k < blocks && !known; k++) {
+        gv most = gv_splat(0);
+        for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
+            most = gv_max_bits(most, gv_load(t->p + j));
+        t->top[k] = range ? 0 : gv_most(most);
+    }
+    if (GCOMP__HAS_BYTE_SCALES && job->kernels->fit)
+        return (job->kernels->fit)(form, t, blocks, scale);
+    for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
+        gcomp__constants u;
+        gcomp__measured m;
+        int usual;
+        m.max_bits = t->top[k];
+        if (range) { /* some p < 0 and some p >= 0, or these are not what they are named for */
+            const uint32_t low = t->top[k], high = t->high[k];
+            m.max_bits = gcomp__larger(low & 0x7fffffffu, high);
+            usual = low >> 31 && !(high >> 31) &&
+                    gcomp__simple_range(&u, m.max_bits, gcomp__float(low), gcomp__float(high),
+                                        form->levels);
+        } else usual = form->scale_is_step && gcomp__simple_step(&u, m.max_bits, form->levels);
+        if (usual) {
+            gcomp__put_float(scale, u.a);
+            if (range) gcomp__put_float(scale + 4, u.b);
+        } else { /* the rare or the slow case */
+            float *p = t->p + k * block;
+            m.count = gcomp__min(count - k * block, block);
+            if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
+                gcomp__acc acc;
+                acc.max_bits = gv_splat(0);
+                gcomp__acc_none(&acc, form->measure);
+                gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
+                gcomp__acc_end(&acc, m.count, form->measure, &m);
+            }
+            gcomp__fit_block(job, &m, first + k, &u);
+            /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
+            if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
+        }
+        t->inverse[k] = u.inverse;
+        if (range || !usual) t->offset[k] = u.offset;
+        max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
+    }
+    return max_bits;
+}
+
+/* The same of a block larger than a tile, from element i on. It is measured in a pass of its own,
+   so that its elements are read twice; the second time they are in a cache, unless the block is
+   large. */
+#define gcomp__fit_large GCOMP__F(fit_large)
+GCOMP__NOINLINE uint32_t gcomp__fit_large(gcomp__tile *t, size_t i)
+{
+    const gcomp__encode_job *job = t->job;
+    const gcomp__form *form = &job->form;
+    gcomp__measured m;
+    gcomp__constants u;
+    gcomp__measure_range(&job->in, i, gcomp__min(t->end, i + form->block), form->measure, &m);
+    gcomp__fit_block(job, &m, i / form->block, &u);
+    t->inverse[0] = u.inverse;
+    t->offset[0] = u.offset;
+    t->u.lift = u.lift; /* all tiles of the block are lifted, when their turn comes */
+    return m.max_bits;
+}
+
+/* Copies bytes past the caches (gb_stream): lines that are written as a whole need not be read
+   before. The bytes up to the first line and behind the last one are copied as usual, since other
+   threads may write the rest of these lines. */
+#define gcomp__stream_codes GCOMP__F(stream_codes)
+GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    size_t i = gcomp__min((size_t)(0 - (uintptr_t)to) & 63, bytes);
+    memcpy(to, from, i);
+    for (; i + 64 <= bytes; i += 64) gb_stream(to + i, from + i);
+    memcpy(to + i, from + i, bytes - i);
+}
+
+/* Blocks of 16 elements are too short for a quantiser's loop, but for nvfp4's own. So p are
+   multiplied by their inverse here, and the quantiser gets a tile of one block with inverse 1 and
+   offset 0. */
+#define gcomp__scale_small GCOMP__F(scale_small)
+GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
+{
+    for (size_t j = 0; j < count; j += 16) {
+        gv p = gv_load(t->p + j);
+        if (range) p = gv_sub(p, gv_splat(t->offset[j / 16]));
+        gv_store(t->p + j, gv_mul(p, gv_splat(t->inverse[j / 16])));
+    }
+    t->inverse[0] = 1;
+    t->offset[0] = 0;
+}
+
+/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if there is
+   a stage. */
+#define gcomp__point_to GCOMP__F(point_to)
+static void gcomp__point_to(gcomp__tile *t, size_t i, size_t count)
+{
+    const gcomp__source *in = &t->job->in;
+    if (t->stage) {
+        gcomp__stage(t->stage, in, i, count);
+        if (GCOMP__HAS_CASTS && t->job->factor != 1.0f)
+            gcomp__lift(t->stage, count, t->job->factor);
+        t->grad = t->stage;
+    } else {
+        t->grad = (const float *)in->grad + i;
+    }
+    t->stride = t->stage || !in->residual.floats ? 0 : 16;
+    t->residual = t->stride ? in->residual.floats + i : gcomp__no_residual;
+}
+
+/* t->p <- the p that the tile points to, with zeros behind to a multiple of 32. */
+#define gcomp__load_tile GCOMP__F(load_tile)
+GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
+{
+    for (size_t j = 0; j < count; j += 16) {
+        const size_t some = gcomp__min(16, count - j);
+        if (some == 16)
+            gv_store(t->p + j, gv_add(gv_load(t->grad + j), gv_load(t->residual + j)));
+        else
+            gv_store(t->p + j, gv_add(gcomp__load_some(t->grad + j, some),
+                                      gcomp__load_some(t->residual + j, some)));
+    }
+    if (count % 32 && count % 32 <= 16) gv_store(t->p + (count + 15) / 16 * 16, gv_splat(0));
+}
+
+/* Codes and scales of a chunk, from element `begin` on, where the scale is known before the codes:
+
+       memory   ... | coded | this tile | tile ahead | ...
+                                  |           |
+       tile.p              becomes codes   is read and measured, 32 elements by 32
+
+   What was measured of the tile ahead gives its blocks their constants before its turn. The last
+   tile, which may have fewer elements, is read and measured on its own. */
+#define gcomp__encode_scale_first GCOMP__F(encode_scale_first)
+GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gcomp__measured *m)
+{
+    const gcomp__encode_job *job = t->job;
+    const gcomp__form *form = &job->form;
+    const size_t end = t->end;
+    /* 1: blocks lie in tiles, and each tile's constants are found from the tile itself */
+    const int in_tile = !job->given && form->block <= GCOMP__TILE;
+    /* 1: codes are written to t->room, and copied from there past the caches */
+    const int streams = gb_streams && job->streamed;
+    int ready = 0; /* 1: this tile was read and measured while the one before was coded */
+    /* what the quantiser takes for a block: those of 16 are scaled before, larger ones than a tile
+       have one constant in the whole tile */
+    t->block = in_tile && form->block >= 32 ? form->block : (size_t)GCOMP__TILE;
+    t->inverse[0] = t->u.inverse;
+    t->offset[0] = t->u.offset;
+    t->u.draws = t->draws;
+    for (size_t i = begin, count; i < end; i += count) { /* elements i .. i + count - 1 */
+        uint8_t *const codes = job->codes + i / 16 * form->code16;
+        uint32_t max_bits = 0;
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (!ready) {
+            gcomp__point_to(t, i, count);
+            gcomp__load_tile(t, count);
+        }
+        if (in_tile) max_bits = gcomp__fit_tile(t, i, count, ready);
+        else if (!job->given && i % form->block == 0) max_bits = gcomp__fit_large(t, i);
+        m->max_bits = gcomp__larger(m->max_bits, max_bits); /* nothing else is told */
+        if (t->u.lift != 1.0f) gcomp__lift(t->p, count, t->u.lift);
+        if (in_tile && form->block < 32 && !form->front)
+            gcomp__scale_small(t, count, gcomp__measures(form->measure, GCOMP__RANGE));
+        if (GCOMP__HAS_DRAWS && form->stochastic)
+            gcomp__draw_many(t->draws, t->u.words, i, (count + 31) / 32 * 32);
+        /* The quantiser reads as many elements ahead as it codes. If there are fewer, it gets the
+           tile's own p instead, and the last tile is loaded above. */
+        ready = end - i - count >= GCOMP__TILE;
+        if (ready) {
+            gcomp__point_to(t, i + count, GCOMP__TILE);
+        } else {
+            t->grad = t->p;
+            t->residual = gcomp__no_residual;
+        }
+        t->u.at = i;
+        t->count = (count + 31) / 32 * 32;
+        /* the payload has no room for codes of the zeros behind the last elements */
+        t->codes = streams || count % 32 ? t->room : codes;
+        (job->kernels->quantise)(t);
+        if (t->codes == t->room) { /* to the payload, without codes of zeros behind the end */
+            const size_t bytes = gcomp__clear_last(t->room, form, count);
+            if (streams) gcomp__stream_codes(codes, t->room, bytes);
+            else memcpy(codes, t->room, bytes);
+        }
+    }
+}
+
+/* Codes and measures of elements i .. end - 1, where the scale comes after the codes: whole groups
+   of 16, then the last elements of the tensor in a line of their own. */
+#define gcomp__quantise_range GCOMP__F(quantise_range)
+static void gcomp__quantise_range(gcomp__tile *t, size_t i, size_t end)
+{
+    const gcomp__encode_job *job = t->job;
+    const size_t code16 = job->form.code16;
+    /* 1: codes go past the caches; only those of 2 bytes do, smaller ones are little beside p */
+    const int streams = gb_streams && job->streamed && code16 == 32;
+    /* 1: goes tile by tile, since streams, the stage and draws have room for a tile only */
+    const int tiles = streams || t->stage || job->form.stochastic;
+    const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
+    for (size_t count; i < end; i += count) {
+        count = gcomp__min(most, end - i);
+        const size_t rest = count % 16, whole = count - rest; /* rest > 0: the tensor ends here */
+        uint8_t *const codes = job->codes + i / 16 * code16;
+        if (GCOMP__HAS_DRAWS && job->form.stochastic)
+            gcomp__draw_many(t->draws, t->u.words, i, count);
+        gcomp__point_to(t, i, count);
+        t->u.at = i;
+        t->u.draws = t->draws;
+        t->count = whole;
+        t->codes = streams ? t->room : codes;
+        if (whole) (job->kernels->quantise)(t);
+        if (streams) gcomp__stream_codes(codes, t->room, whole / 16 * code16);
+        if (rest) { /* gradients in t->p[0 .. 15], residuals in t->p[16 .. 31], zeros behind both */
+            uint8_t some[64]; /* their codes, and those of the zeros */
+            gcomp__pad(t->p, t->grad + whole, rest);
+            gcomp__pad(t->p + 16, t->residual + whole / 16 * t->stride, rest);
+            t->grad = t->p;
+            t->residual = t->p + 16;
+            t->u.at = i + whole;
+            t->u.draws = (const uint8_t *)t->draws + 2 * whole; /* 2 bytes an element */
+            t->count = 16;
+            t->codes = some;
+            (job->kernels->quantise)(t);
+            memcpy(codes + whole / 16 * code16, some, gcomp__clear_last(some, &job->form, rest));
+        }
+    }
+}
+
+/* Codes and scales of a chunk, from element `begin` on, where a block's scale is known after its
+   codes, or there is none. With block = tensor (form->block is 0) the chunk's measures are told,
+   and the scale is made when all chunks are done. */
+#define gcomp__encode_scale_last GCOMP__F(encode_scale_last)
+GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcomp__measured *m)
+{
+    const gcomp__encode_job *job = t->job;
+    const gcomp__form *form = &job->form;
+    const size_t block = form->block;
+    gcomp__acc acc;
+    t->acc = &acc; /* the kernel adds to it */
+    acc.max_bits = gv_splat(0);
+    gcomp__acc_none(&acc, form->measure);
+    for (size_t i = begin, stop; i < t->end; i = stop) {
+        /* elements i .. stop - 1 have the same scale */
+        stop = block ? gcomp__min(t->end, i + block) : t->end;
+        if (block) gcomp__acc_none(&acc, form->measure); /* each block begins anew */
+        gcomp__quantise_range(t, i, stop);
+        if (block) {
+            gcomp__constants u = job->unit; /* only a and b of it are wanted: codes are there */
+            gcomp__acc_end(&acc, stop - i, form->measure, m);
+            if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
+                gcomp__measure_again(&job->in, i, stop, m);
+            if (m->max_bits >= 0x7f800000u) acc.max_bits = gv_splat(gcomp__float(0x7f800000u));
+            (form->fit)(form, m, &u);
+            gcomp__put_scale(job->scales + i / block * form->scale_bytes, form->scale_bytes, &u);
+        }
+    }
+    gcomp__acc_end(&acc, t->end - begin, form->measure, m);
+    /* with blocks the sums are those of the last block, and only max_bits is told */
+    if (block) m->max_bits = gv_most(acc.max_bits);
+    else if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
+        gcomp__measure_again(&job->in, begin, t->end, m);
+}
+
+/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers. A
+   function of its own, so that only what needs one of them has both on its stack. */
+#define gcomp__encode_staged GCOMP__F(encode_staged)
+GCOMP__NOINLINE void gcomp__encode_staged(gcomp__tile *t, size_t begin, gcomp__measured *m)
+{
+    GCOMP__ON_A_LINE float stage[GCOMP__TILE];
+    uint32_t draws[GCOMP__TILE / 2 + 16]; /* two elements a word */
+    if (t->job->staged) t->stage = stage;
+    t->draws = draws;
+    if (GCOMP__HAS_SCALE_FIRST && t->job->form.scale_first) gcomp__encode_scale_first(t, begin, m);
+    else gcomp__encode_scale_last(t, begin, m);
+}
+
+/* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk to
+   its place: max_bits always; the sums, if the tensor has one scale that comes last. Makes the tile
+   that the chunk works in: some 4 KiB of stack. */
+#define gcomp__encode GCOMP__F(encode)
+static void gcomp__encode(void *arg, size_t chunk)
+{
+    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK;
+    gcomp__measured *const m = job->measured + job->each * chunk;
+    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
+    gcomp__tile t;
+    memset(m, 0, sizeof *m);
+    t.job = job;
+    t.end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    t.u = job->unit;
+    t.room = room;
+    t.draws = NULL; /* see gcomp__encode_staged */
+    t.stage = NULL;
+    if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
+        gcomp__encode_staged(&t, begin, m);
+    else if (GCOMP__HAS_SCALE_FIRST && job->form.scale_first)
+        gcomp__encode_scale_first(&t, begin, m);
+    else gcomp__encode_scale_last(&t, begin, m);
+    if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
+}
+#endif
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>decoding - codes become the mean and the residual, for every block method
+
+   A chunk goes through the innermost cache tile by tile. For the common commit of two payloads:
+
+     own codes    --> own, floats of a tile --+--> residual <- grad + residual - own
+     other codes  --> other, a tile ----------+--> y <- weight * own + weight * other
+
+   y may be the gradient itself: an element's gradient is read before its mean is written.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_EACH
+#define gcomp__dequantiser GCOMP__F(dequantiser)
+typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
+
+/* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
+   `scale_bytes` those of a block's scale: both are constants, so that this is one loop over blocks
+   around two over codes, one for each kind of target. Blocks of one byte's scale, 32 elements or
+   with two levels 16, have a loop without counts before. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
 GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
                                        size_t code16, size_t scale_bytes)
@@ -8495,435 +8859,6 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     }
 }
 
-/* A kernel of a block method: one of the three loops with a method's functions inlined. This is the
-   one macro that makes functions of methods: `name` gets the set's suffix. A kernel begins on a
-   line of the cache, since a loop of a few instructions can lose a quarter of its speed where it
-   happens to cross lines. */
-#define GCOMP__KERNEL(name, parameter, ...) \
-    GCOMP__ON_A_LINE static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
-#endif
-
-/* ------------------------------------------------------------------------------------------------
-   >>fitting - the constants and the scale of a block, from what was measured of it
-
-   A tile has the constants of all its blocks: inverse[k] and offset[k] of block k. In the usual
-   case they come from top[k] and high[k] (gcomp__fit_simply); else the block is measured as its
-   form says, and the method's function `fit` finds them. Where a block's inverse would
-   overflow, or differences of its p would, its p are lifted: multiplied by a power of two in the
-   tile.
-
-     block of    16                 32 .. 512                         1024 and more
-     measured    in t->p            by the quantiser, while it        in memory, before its
-                                    codes the tile before             first tile
-   ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* The constants of block `block` from its measures, and the scale of the block to the payload. If
-   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. Returns
-   the bits of the largest |p|. */
-#define gcomp__fit_block GCOMP__F(fit_block)
-GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
-                                        size_t block, gcomp__constants *u)
-{
-    const gcomp__form *form = &job->form;
-    *u = job->unit;
-    u->lift = 0;
-    if (m->max_bits >= 0x7f800000u) return m->max_bits;
-    u->lift = 1;
-    if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels))
-        (form->fit)(form, m, u);
-    gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
-    return m->max_bits;
-}
-
-/* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
-   do not matter, but must not depend on how a set converts NaN. */
-#define gcomp__lift GCOMP__F(lift)
-GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
-{
-    for (size_t i = 0; i < count; i += 16) {
-        const gv p = gv_mul(gv_load(x + i), gv_splat(lift));
-        gv_store(x + i, lift > 0 ? p : gv_splat(0));
-    }
-}
-
-/* Constants of block k, in the tile, and its scale in the payload, in the usual case: what was
-   measured of the block is finite, and nothing can overflow or become subnormal. Returns 0, and
-   changes nothing, in all other cases. */
-#define gcomp__fit_simply GCOMP__F(fit_simply)
-GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, size_t k,
-                                    uint8_t *scale)
-{
-    gcomp__constants u;
-    if (gcomp__measures(form->measure, GCOMP__RANGE)) {
-        const uint32_t low = t->top[k], high = t->high[k];
-        const uint32_t top = gcomp__larger(low & 0x7fffffffu, high);
-        /* Some p < 0 and some p >= 0, or low and high are not what they are named for. */
-        if (!(low >> 31) || high >> 31) return 0;
-        if (!gcomp__simple_range(&u, top, gcomp__float(low), gcomp__float(high), form->levels))
-            return 0;
-        t->top[k] = top;
-        t->offset[k] = u.offset;
-        gcomp__put_scale(scale, 8, &u);
-    } else {
-        if (!form->scale_is_step || !gcomp__simple_step(&u, t->top[k], form->levels)) return 0;
-        gcomp__put_scale(scale, 4, &u);
-    }
-    t->inverse[k] = u.inverse;
-    return 1;
-}
-
-/* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
-   tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
-   first tile of a chunk, the last one, and blocks of 16 are measured here. Returns the bits of the
-   largest |p|. */
-#define gcomp__fit_tile GCOMP__F(fit_tile)
-GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t, size_t i,
-                                         size_t count, int known)
-{
-    const gcomp__encode_job *job = span->job;
-    const gcomp__form *form = &job->form;
-    const size_t block = form->block;
-    /* block is a power of two; a division by it would take as long as a block of 32 does */
-    const unsigned shift = gcomp__log2((uint32_t)block);
-    /* blocks of the tile, the last one may be cut; the number of the first one in the tensor */
-    const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
-    uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
-    uint32_t max_bits = 0;
-    /* Without `known`, and for most blocks of 16, top is measured here. For a range it becomes 0:
-       then fit_simply returns 0, and the block is measured in full below. */
-    known &= block >= 32 || form->front;
-    for (size_t k = 0; k < blocks && !known; k++) {
-        gv most = gv_splat(0);
-        for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
-            most = gv_max_bits(most, gv_load(t->p + j));
-        t->top[k] = gcomp__measures(form->measure, GCOMP__RANGE) ? 0 : gv_most(most);
-    }
-    if (GCOMP__HAS_BYTE_SCALES && job->kernels->fit)
-        return (job->kernels->fit)(form, t, blocks, scale);
-    for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
-        float *p = t->p + k * block;
-        gcomp__measured m;
-        m.max_bits = t->top[k];
-        if (!gcomp__fit_simply(form, t, k, scale)) { /* the rare or the slow case */
-            gcomp__constants u;
-            m.count = gcomp__min(count - k * block, block);
-            if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
-                gcomp__acc acc;
-                acc.max_bits = gv_splat(0);
-                gcomp__acc_none(&acc, form->measure);
-                gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
-                gcomp__acc_end(&acc, m.count, form->measure, &m);
-            }
-            (void)gcomp__fit_block(job, &m, first + k, &u);
-            t->inverse[k] = u.inverse;
-            t->offset[k] = u.offset;
-            /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
-            if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
-        }
-        max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
-    }
-    return max_bits;
-}
-
-/* The same of a block larger than a tile, from element i on. It is measured in a pass of its own,
-   so that its elements are read twice; the second time they are in a cache, unless the block is
-   large. */
-#define gcomp__fit_large GCOMP__F(fit_large)
-GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *t, size_t i)
-{
-    const gcomp__encode_job *job = span->job;
-    const gcomp__form *form = &job->form;
-    gcomp__measured m;
-    gcomp__constants u;
-    gcomp__measure_range(&job->in, i, gcomp__min(span->end, i + form->block), form->measure, &m);
-    (void)gcomp__fit_block(job, &m, i / form->block, &u);
-    t->inverse[0] = u.inverse;
-    t->offset[0] = u.offset;
-    t->u.lift = u.lift; /* all tiles of the block are lifted, when their turn comes */
-    return m.max_bits;
-}
-#endif
-
-/* ------------------------------------------------------------------------------------------------
-   >>encoding - tiles of a gradient become codes and scales, for every block method
-
-     gcomp__encode                  a chunk
-       gcomp__encode_staged         ... of gradients that are not float, or have a scale
-       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
-         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
-         gcomp__fit_large           constants of a larger block, which is measured before
-         kernels->quantise          gcomp__quantise_tile with the method's function
-       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
-         gcomp__quantise_range      a block, or the chunk
-         kernels->quantise          gcomp__quantise_groups with the method's function
-   ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
-/* Copies bytes past the caches (gb_stream): lines that are written as a whole need not be read
-   before. The bytes up to the first line and behind the last one are copied as usual, since other
-   threads may write the rest of these lines. */
-#define gcomp__stream_codes GCOMP__F(stream_codes)
-GCOMP__NOINLINE void gcomp__stream_codes(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-    size_t i = gcomp__min((size_t)(0 - (uintptr_t)to) & 63, bytes);
-    memcpy(to, from, i);
-    for (; i + 64 <= bytes; i += 64) gb_stream(to + i, from + i);
-    memcpy(to + i, from + i, bytes - i);
-}
-
-/* Blocks of 16 elements are too short for a quantiser's loop, but for nvfp4's own. So p are
-   multiplied by their inverse here, and the quantiser gets a tile of one block with inverse 1 and
-   offset 0. */
-#define gcomp__scale_small GCOMP__F(scale_small)
-GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
-{
-    for (size_t j = 0; j < count; j += 16) {
-        gv p = gv_load(t->p + j);
-        if (range) p = gv_sub(p, gv_splat(t->offset[j / 16]));
-        gv_store(t->p + j, gv_mul(p, gv_splat(t->inverse[j / 16])));
-    }
-    t->inverse[0] = 1;
-    t->offset[0] = 0;
-}
-
-/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if the span
-   has a stage. */
-#define gcomp__point_to GCOMP__F(point_to)
-static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, size_t count)
-{
-    const gcomp__source *in = &span->job->in;
-    if (span->stage) {
-        gcomp__stage(span->stage, in, i, count);
-        if (GCOMP__HAS_CASTS && span->job->factor != 1.0f)
-            gcomp__lift(span->stage, count, span->job->factor);
-        t->grad = span->stage;
-    } else {
-        t->grad = (const float *)in->grad + i;
-    }
-    t->stride = span->stage || !in->residual.floats ? 0 : 16;
-    t->residual = t->stride ? in->residual.floats + i : gcomp__no_residual;
-}
-
-/* t->p <- the p that the tile points to, with zeros behind to a multiple of 32. */
-#define gcomp__load_tile GCOMP__F(load_tile)
-GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
-{
-    for (size_t j = 0; j < count; j += 16) {
-        const size_t some = gcomp__min(16, count - j);
-        if (some == 16)
-            gv_store(t->p + j, gv_add(gv_load(t->grad + j), gv_load(t->residual + j)));
-        else
-            gv_store(t->p + j, gv_add(gcomp__load_some(t->grad + j, some),
-                                      gcomp__load_some(t->residual + j, some)));
-    }
-    if (count % 32 && count % 32 <= 16) gv_store(t->p + (count + 15) / 16 * 16, gv_splat(0));
-}
-
-/* Codes and scales of a chunk where the scale is known before the codes:
-
-       memory   ... | coded | this tile | tile ahead | ...
-                                  |           |
-       tile.p              becomes codes   is read and measured, 32 elements by 32
-
-   What was measured of the tile ahead gives its blocks their constants before its turn. The last
-   tile, which may have fewer elements, is read and measured on its own. */
-#define gcomp__encode_scale_first GCOMP__F(encode_scale_first)
-GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
-{
-    const gcomp__encode_job *job = span->job;
-    const gcomp__form *form = &job->form;
-    const size_t code16 = form->code16, end = span->end;
-    /* 1: blocks lie in tiles, and each tile's constants are found from the tile itself */
-    const int in_tile = !job->given && form->block <= GCOMP__TILE;
-    /* 1: codes are written to span->room, and copied from there past the caches */
-    const int streams = gb_streams && job->streamed;
-    uint32_t max_bits = 0; /* bits of the largest |p| of all blocks so far */
-    gcomp__tile t;
-    t.u = job->unit;
-    t.u.draws = span->draws;
-    /* what the quantiser takes for a block: those of 16 are scaled before, larger ones than a tile
-       have one constant in the whole tile */
-    t.block = in_tile && form->block >= 32 ? form->block : (size_t)GCOMP__TILE;
-    t.inverse[0] = t.u.inverse;
-    t.offset[0] = t.u.offset;
-    /* this tile has elements i .. i + count - 1; the tile ahead has `next` elements */
-    size_t i = span->begin, count = gcomp__min(GCOMP__TILE, end - i), next;
-    gcomp__point_to(span, &t, i, count);
-    gcomp__load_tile(&t, count);
-    if (in_tile) max_bits = gcomp__fit_tile(span, &t, i, count, 0);
-    for (; i < end; i += count, count = next) {
-        uint8_t *const codes = job->codes + i / 16 * code16;
-        next = gcomp__min(GCOMP__TILE, end - i - count);
-        if (!in_tile && !job->given && i % form->block == 0)
-            max_bits = gcomp__larger(max_bits, gcomp__fit_large(span, &t, i));
-        if (t.u.lift != 1.0f) gcomp__lift(t.p, count, t.u.lift);
-        if (in_tile && form->block < 32 && !form->front)
-            gcomp__scale_small(&t, count, gcomp__measures(form->measure, GCOMP__RANGE));
-        if (GCOMP__HAS_DRAWS && form->stochastic)
-            gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
-        /* The quantiser reads as many elements ahead as it codes. If there are fewer, it gets the
-           tile's own p instead, and the last tile is loaded below. */
-        if (next == GCOMP__TILE) {
-            gcomp__point_to(span, &t, i + count, next);
-        } else {
-            t.grad = t.p;
-            t.residual = gcomp__no_residual;
-        }
-        t.u.at = i;
-        t.count = (count + 31) / 32 * 32;
-        /* the payload has no room for codes of the zeros behind the last elements */
-        t.codes = streams || count % 32 ? span->room : codes;
-        (job->kernels->quantise)(&t);
-        if (t.codes == span->room) { /* to the payload, without codes of zeros behind the end */
-            const size_t bytes = gcomp__clear_last(span->room, form, count);
-            if (streams) gcomp__stream_codes(codes, span->room, bytes);
-            else memcpy(codes, span->room, bytes);
-        }
-        if (next < GCOMP__TILE) {
-            gcomp__point_to(span, &t, i + count, next);
-            gcomp__load_tile(&t, next);
-        }
-        if (in_tile && next)
-            max_bits = gcomp__larger(max_bits, gcomp__fit_tile(span, &t, i + count, next,
-                                                         next == GCOMP__TILE));
-    }
-    span->measured->max_bits = max_bits; /* nothing else is told */
-}
-
-/* Codes and measures of elements i .. end - 1, where the scale comes after the codes: whole groups
-   of 16, then the last elements of the tensor in a line of their own. */
-#define gcomp__quantise_range GCOMP__F(quantise_range)
-static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_t i, size_t end)
-{
-    const gcomp__encode_job *job = span->job;
-    const size_t code16 = job->form.code16;
-    /* 1: codes go past the caches; only those of 2 bytes do, smaller ones are little beside p */
-    const int streams = gb_streams && job->streamed && code16 == 32;
-    /* 1: goes tile by tile, since streams, the stage and draws have room for a tile only */
-    const int tiles = streams || span->stage || job->form.stochastic;
-    const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
-    for (size_t count; i < end; i += count) {
-        count = gcomp__min(most, end - i);
-        const size_t rest = count % 16, whole = count - rest; /* rest > 0: the tensor ends here */
-        uint8_t *const codes = job->codes + i / 16 * code16;
-        if (GCOMP__HAS_DRAWS && job->form.stochastic)
-            gcomp__draw_many(span->draws, t->u.words, i, count);
-        gcomp__point_to(span, t, i, count);
-        t->u.at = i;
-        t->u.draws = span->draws;
-        t->count = whole;
-        t->codes = streams ? span->room : codes;
-        if (whole) (job->kernels->quantise)(t);
-        if (streams) gcomp__stream_codes(codes, span->room, whole / 16 * code16);
-        if (rest) { /* gradients in t->p[0 .. 15], residuals in t->p[16 .. 31], zeros behind both */
-            uint8_t some[64]; /* their codes, and those of the zeros */
-            gcomp__pad(t->p, t->grad + whole, rest);
-            gcomp__pad(t->p + 16, t->residual + whole / 16 * t->stride, rest);
-            t->grad = t->p;
-            t->residual = t->p + 16;
-            t->u.at = i + whole;
-            t->u.draws = (const uint8_t *)span->draws + 2 * whole; /* 2 bytes an element */
-            t->count = 16;
-            t->codes = some;
-            (job->kernels->quantise)(t);
-            gcomp__put_last(codes + whole / 16 * code16, some, &job->form, rest);
-        }
-    }
-}
-
-/* Codes and scales of a chunk where a block's scale is known after its codes, or there is none.
-   With block = tensor (form->block is 0) the chunk's measures are told, and the scale is made when
-   all chunks are done. */
-#define gcomp__encode_scale_last GCOMP__F(encode_scale_last)
-GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
-{
-    const gcomp__encode_job *job = span->job;
-    const gcomp__form *form = &job->form;
-    const size_t block = form->block;
-    gcomp__acc acc;
-    gcomp__tile t;
-    t.u = job->unit;
-    t.acc = &acc; /* the kernel adds to it */
-    acc.max_bits = gv_splat(0);
-    gcomp__acc_none(&acc, form->measure);
-    for (size_t i = span->begin, stop; i < span->end; i = stop) {
-        /* elements i .. stop - 1 have the same scale */
-        stop = block ? gcomp__min(span->end, i + block) : span->end;
-        if (block) gcomp__acc_none(&acc, form->measure); /* each block begins anew */
-        gcomp__quantise_range(span, &t, i, stop);
-        if (block) {
-            gcomp__constants u = job->unit; /* only a and b of it are wanted: codes are there */
-            gcomp__measured m;
-            gcomp__acc_end(&acc, stop - i, form->measure, &m);
-            if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
-                gcomp__measure_again(&job->in, i, stop, &m);
-            if (m.max_bits >= 0x7f800000u) acc.max_bits = gv_splat(gcomp__float(0x7f800000u));
-            (form->fit)(form, &m, &u);
-            gcomp__put_scale(job->scales + i / block * form->scale_bytes, form->scale_bytes, &u);
-        }
-    }
-    gcomp__measured *const m = span->measured;
-    gcomp__acc_end(&acc, span->end - span->begin, form->measure, m);
-    /* with blocks the sums are those of the last block, and only max_bits is told */
-    if (block) m->max_bits = gv_most(acc.max_bits);
-    else if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
-        gcomp__measure_again(&job->in, span->begin, span->end, m);
-}
-
-/* A chunk, by the order of scale and codes. */
-#define gcomp__encode_span GCOMP__F(encode_span)
-static void gcomp__encode_span(const gcomp__span *span)
-{
-    if (GCOMP__HAS_SCALE_FIRST && span->job->form.scale_first) gcomp__encode_scale_first(span);
-    else gcomp__encode_scale_last(span);
-}
-
-/* The same for gradients that are not float, or that have a scale: p of a tile is made in a stage,
-   and the encoders read the stage. A function of its own, so that only this case has the stage on
-   its stack. */
-#define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
-{
-    GCOMP__ON_A_LINE float stage[GCOMP__TILE];
-    span->stage = stage;
-    gcomp__encode_span(span);
-}
-
-/* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk
-   to *measured: max_bits always; the sums, if the tensor has one scale that comes last. Makes the
-   arrays that the chunk works in: some 3 KiB of stack. */
-#define gcomp__encode GCOMP__F(encode)
-static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
-{
-    const size_t i = chunk * GCOMP_CHUNK;
-    gcomp__span span;
-    uint32_t draws[GCOMP__TILE / 2 + 16];           /* two elements a word */
-    GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
-    memset(measured, 0, sizeof *measured);
-    span.job = job;
-    span.begin = i;
-    span.end = gcomp__min(job->n, i + GCOMP_CHUNK);
-    span.measured = measured;
-    span.draws = draws;
-    span.room = room;
-    span.stage = NULL; /* see gcomp__encode_staged */
-    if (gcomp__general(&job->in) || (GCOMP__HAS_CASTS && job->factor != 1.0f))
-        gcomp__encode_staged(&span);
-    else gcomp__encode_span(&span);
-    if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
-}
-#endif
-
-/* ------------------------------------------------------------------------------------------------
-   >>decoding - codes become the mean and the residual, for every block method
-
-   A chunk goes through the innermost cache tile by tile. For the common commit of two payloads:
-
-     own codes    --> own, floats of a tile --+--> residual <- grad + residual - own
-     other codes  --> other, a tile ----------+--> y <- weight * own + weight * other
-
-   y may be the gradient itself: an element's gradient is read before its mean is written.
-   ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
 /* 16 floats as codes of bytes: x / scale, which is at most 127. draws NULL: to nearest; else up or
    down at random, see >>dithering. 16 random bits are enough: ties are left as they are. */
@@ -9069,9 +9004,10 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
 }
 
 #if !GCOMP__IN_WIDE
-/* Decodes elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base is not
-   NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
-   there. */
+/* Kernel decode: elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base
+   is not NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
+   there. A part of a payload can be decoded alone: the codes of element i and of the next 15 begin
+   at byte i / 16 * code16, and its scale has the number i >> shift. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
                              const float *base, float weight)
@@ -9088,9 +9024,9 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     if (d.count) (view->kernels->decode)(&d);
     if (rest) { /* the last elements of the tensor: in a line of 16, with zeros behind */
         const size_t whole = d.count;
-        uint8_t some[64]; /* their codes; 16 codes have 64 bytes at most */
-        float line[16];   /* what they are added to, and then their values */
-        gcomp__get_last(some, d.codes + count / 16 * code16, &view->form, rest);
+        uint8_t some[64] = {0}; /* their codes; 16 codes have 64 bytes at most */
+        float line[16];         /* what they are added to, and then their values */
+        memcpy(some, d.codes + count / 16 * code16, gcomp__last_bytes(&view->form, rest));
         if (base) gcomp__pad(line, base + whole, rest); /* base may be `to` */
         d.codes = some;
         d.first = i + whole;
@@ -9100,15 +9036,6 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
         (view->kernels->decode)(&d);
         memcpy(to + whole, line, 4 * rest);
     }
-}
-
-/* Kernel decode: elements i .. i + count - 1 as floats, without base and weight. A part of a
-   payload can be decoded alone: the codes of element i and of the next 15 begin at byte
-   i / 16 * code16, and its scale has the number i >> shift. */
-#define gcomp__decode_floats GCOMP__F(decode_floats)
-static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count, float *to)
-{
-    gcomp__decode_to(view, i, count, to, NULL, 0);
 }
 
 /* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is that of element i. A fresh y is not read,
@@ -9162,7 +9089,7 @@ GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_
     if (sink->count == 1) {
         gcomp__commit_sums(sink, i, end, own, own, 1);
     } else { /* two payloads: the other one is views[1], or views[0] if the own one is views[1] */
-        gcomp__decode_floats(sink->views + (sink->own_at == 0), i, end - i, other);
+        gcomp__decode_to(sink->views + (sink->own_at == 0), i, end - i, other, NULL, 0);
         gcomp__commit_sums(sink, i, end, own, other, 0);
     }
 }
@@ -9195,7 +9122,7 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
     uint8_t *const y = (uint8_t *)gcomp__half_of(sink, i);
     if (sink->ending == GCOMP__STORE) {
-        gcomp__decode_floats(sink->views, i, count, tile);
+        gcomp__decode_to(sink->views, i, count, tile, NULL, 0);
     } else {
         if (!sink->fresh) gcomp__widen(tile, y, sink->y_type, count); /* y counts */
         gcomp__sum_tile(sink, tile, i, count, own);
@@ -9207,20 +9134,21 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
    which stay in the innermost cache; what then happens to them does not depend on the method. The
    own payload is decoded once, for residual and mean. */
 #define gcomp__end_chunk GCOMP__F(end_chunk)
-static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
+static void gcomp__end_chunk(void *arg, size_t chunk)
 {
+    const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const int keeps = gcomp__keeps_rest(sink);
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
     const int halves = sink->y_type != GCOMP_F32;
     if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
-            gcomp__decode_floats(sink->views + w, begin, end - begin, sink->y + begin);
+            gcomp__decode_to(sink->views + w, begin, end - begin, sink->y + begin, NULL, 0);
         return;
     }
+    const int keeps = gcomp__keeps_rest(sink);
     for (size_t i = begin, next; i < end; i = next) { /* a tile: elements i .. next - 1 */
         next = gcomp__min(end, i + GCOMP__TILE);
-        if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
+        if (keeps && sink->own) gcomp__decode_to(sink->own, i, next - i, own, NULL, 0);
         if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) { /* the common commit */
             gcomp__commit_tile(sink, i, next, own);
             continue;
@@ -9234,7 +9162,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 }
 
 static const gcomp__common_kernels GCOMP__F(common) = {
-    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_floats, gcomp__end_chunk,
+    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_to, gcomp__end_chunk,
     GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
     GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
     GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL,
@@ -10003,7 +9931,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     size_t some;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
-        if (view) gcomp__decode_floats(view, i, some, own);
+        if (view) gcomp__decode_to(view, i, some, own, NULL, 0);
         gcomp__update_residual(&sink->in, begin + i, some, view ? own : NULL);
     }
 }
@@ -10047,7 +9975,7 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
         else if (sink->y_type != GCOMP_F32) gcomp__spread_halves(sink, &part, i, count);
-        else if (ending == GCOMP__STORE) gcomp__decode_floats(&part, 0, count, sink->y + i);
+        else if (ending == GCOMP__STORE) gcomp__decode_to(&part, 0, count, sink->y + i, NULL, 0);
         else
             gcomp__add_decoded(&part, 0, count, sink->y + i, sink->weight,
                                ending == GCOMP__FRESH);
@@ -10057,8 +9985,9 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
 /* Kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
    first, since y may be the gradient, which it is made from. */
 #define gcomp__sink_levels GCOMP__F(sink_levels)
-static void gcomp__sink_levels(const gcomp__sink *sink, size_t chunk)
+static void gcomp__sink_levels(void *arg, size_t chunk)
 {
+    const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
@@ -10876,12 +10805,6 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
 }
 
-/* 1 if the levels are entropy-coded, and not packed. */
-GCOMP__INLINE int gcomp__coded(const gcomp__form *form)
-{
-    return GCOMP__HAS_CODES && form->code != GCOMP__PACKED;
-}
-
 /* What these parameters of a block method mean. */
 static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
 {
@@ -10891,7 +10814,8 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__f
 
 /* NULL, or the sentence that says why a method cannot have these parameters: one is out of its
    range, or they do not go together. The ranges come first: what a row refuses is defined for
-   parameters in range only. With `values` they are those of a value method, behind the plus of a sparse one. */
+   parameters in range only. With `values` they are those of a value method, behind the plus of a
+   sparse one. */
 static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
@@ -10964,7 +10888,7 @@ static gcomp__body gcomp__body_of(const gcomp__form *form, size_t n)
     body.codes = gcomp__plus(gcomp__times(n / 16, form->code16),
                              n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
     body.bound = gcomp__plus(body.scales, body.codes);
-    if (gcomp__coded(form) && n)
+    if (GCOMP__HAS_CODES && form->code && n)
         body.bound = gcomp__plus(body.bound, 8 * (gcomp__chunks(n) - 1) +
                                                  gcomp__ceil_div(n, gcomp__segment_of(form)));
     return body;
@@ -10998,14 +10922,7 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
                                              job->measured + job->each * chunk);
 }
 
-/* Task: measures and encodes a chunk. Its codes have a fixed place. */
-static void gcomp__encode_chunk(void *arg, size_t chunk)
-{
-    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    (gcomp__common(job->call->set)->encode)(job, chunk, job->measured + job->each * chunk);
-}
-
-/* Task: the same with coded levels, whose length is known only afterwards. The chunk has a place
+/* Task: encodes a chunk with coded levels, whose length is known only afterwards. It has a place
    that is long enough for each outcome. Packed codes are made at its end, and then coded to its
    beginning. What is written never overtakes what is read: a segment is at most a byte longer than
    packed.
@@ -11026,7 +10943,7 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     size_t bytes = 0;
     job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
     gcomp__measured *const measured = job.measured + job.each * chunk;
-    (gcomp__common(job.call->set)->encode)(&job, chunk, measured);
+    (gcomp__common(job.call->set)->encode)(&job, chunk);
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
     if (measured->max_bits < 0x7f800000u)
         bytes = (gcomp__coders(job.call->set)->code)(form, job.codes + begin / 16 * form->code16,
@@ -11120,7 +11037,9 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.streamed = n >= GCOMP__STREAM_FROM && !gcomp__coded(&job.form); /* these are read again */
+    job.staged = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
+                 job.factor != 1.0f;
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     /* in parallel only where each chunk has a place for its measures */
     job.measured = (gcomp__measured *)(void *)call->scratch;
@@ -11142,8 +11061,9 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     }
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
-    const int coded = gcomp__coded(&job.form);
-    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
+    const int coded = GCOMP__HAS_CODES && job.form.code;
+    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
+                       &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (coded && n) need = size.scales + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
@@ -11260,7 +11180,7 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     gcomp__form_of(view->method, param, &view->form);
     const gcomp__body size = gcomp__body_of(&view->form, view->n);
     size_t need = size.bound;
-    if (gcomp__coded(&view->form) && view->n) { /* the least: scales and the table of ends */
+    if (GCOMP__HAS_CODES && view->form.code && view->n) { /* at least: scales, the table of ends */
         need = gcomp__plus(size.scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
@@ -11298,42 +11218,6 @@ static gcomp_result gcomp__check_bytes(const uint8_t *s, const uint8_t *end, uns
     return GCOMP_OK;
 }
 
-/* Are all scales finite and not negative? *large |= 1 if decoded values may overflow: no code
-   stands for a number of 2^16 or more, so d * q is finite where d is below 2^112. Floats are
-   compared as words: of positive floats the larger has the larger word, and a sign makes it
-   larger than all these. */
-static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
-{
-    const size_t bytes = view->form.scale_bytes;
-    uint32_t most = 0; /* the largest word */
-    if (GCOMP__HAS_TWO_LEVELS && view->form.front && view->n) { /* 448 * 6 is below 2^16 too */
-        most = gcomp__get32(view->body);
-        if (most >= 0x7f800000u) return GCOMP_CORRUPT;
-        *large |= most >= 0x77800000u; /* 2^112 */
-    }
-    if (GCOMP__HAS_BYTE_SCALES && bytes == GCOMP__POWER_OF_TWO)
-        return gcomp__check_bytes(view->scales, view->codes, view->form.front ? 127 : 255, large);
-    for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
-        const uint32_t a = gcomp__get32(s); /* the second float may be negative */
-        const uint32_t b = bytes == GCOMP__TWO_FLOATS ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
-        most = a > most ? a : most;
-        most = b > most ? b : most;
-    }
-    if (most >= 0x7f800000u) return GCOMP_CORRUPT;
-    *large |= most >= 0x77800000u; /* 2^112 */
-    return GCOMP_OK;
-}
-
-/* Is there a code that is no number? Checks of one word a code run in a kernel. */
-static int gcomp__bad_codes(const gcomp__view *view)
-{
-    const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
-    if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return (gcomp__common(view->set)->any_invalid)(&view->form, view->codes, bytes);
-    return GCOMP__HAS_OWN_CHECKS && view->form.check == GCOMP__OWN_CHECK &&
-           (view->form.bad_codes)(view->codes, bytes);
-}
-
 /* Are the decoded values finite? Asked only where codes or large scales leave it open. */
 GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size_t n)
 {
@@ -11341,7 +11225,7 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     size_t count;
     for (size_t i = 0; i < n; i += count) {
         count = gcomp__min(GCOMP__TILE, n - i);
-        (gcomp__common(view->set)->decode)(view, i, count, tile);
+        (gcomp__common(view->set)->decode)(view, i, count, tile, NULL, 0);
         if ((gcomp__common(view->set)->max_bits)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
     }
     return GCOMP_OK;
@@ -11395,21 +11279,44 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
     return GCOMP_OK;
 }
 
-/* Checks a body in this order: scales, padding, codes, decoded values. Values are decoded only for
-   a method whose codes alone may be too large (GCOMP__LOOK), or where a scale is large. Of coded
-   levels the reader of segments checks padding and codes. */
+/* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite and not
+   negative. Floats are compared as words: of positive floats the larger has the larger word, and a
+   sign makes it larger than all these. Values are decoded only for a method whose codes alone may
+   be too large (GCOMP__LOOK), or where a scale is: no code stands for a number of 2^16 or more, so
+   d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding and
+   codes. Checks of one word a code run in a kernel. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
-    const size_t last = view->n % 16, used = gcomp__last_bits(form, last);
+    const size_t last = view->n % 16, each = form->scale_bytes;
+    const size_t bytes = (size_t)(view->body + view->bytes - view->codes); /* of the codes */
+    uint32_t most = 0; /* the largest word of the scales */
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
-    GCOMP__TRY(gcomp__check_scales(view, &look));
-    if (gcomp__coded(form) && view->n) return gcomp__check_coded(view, look);
-    if (used) { /* the bits of the last byte that no code uses */
-        const unsigned byte = view->body[view->bytes - 1];
-        if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
+    if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* 448 * 6 is below 2^16 too */
+        most = gcomp__get32(view->body);
+    if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
+        GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &look));
+    } else {
+        for (const uint8_t *s = view->scales; s < view->codes; s += each) {
+            most = gcomp__larger(most, gcomp__get32(s));
+            if (each == GCOMP__TWO_FLOATS) /* this one may be negative */
+                most = gcomp__larger(most, gcomp__get32(s + 4) & 0x7fffffffu);
+        }
     }
-    if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
+    if (most >= 0x7f800000u) return GCOMP_CORRUPT;
+    look |= most >= 0x77800000u; /* 2^112 */
+    if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
+    if (last) { /* the bits of the last byte that no code uses */
+        const size_t used = gcomp__last_bits(form, last);
+        const unsigned byte = view->body[view->bytes - 1];
+        if (used && (form->first_high ? byte & 0xffu >> used : byte >> used))
+            return GCOMP_RESERVED_BITS;
+    }
+    if (form->check == GCOMP__PAIRS || form->check == GCOMP__UP_TO) {
+        if ((gcomp__common(view->set)->any_invalid)(form, view->codes, bytes)) return GCOMP_CORRUPT;
+    } else if (GCOMP__HAS_OWN_CHECKS && form->check == GCOMP__OWN_CHECK) {
+        if ((form->bad_codes)(view->codes, bytes)) return GCOMP_CORRUPT;
+    }
     if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
         GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
@@ -11471,7 +11378,7 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
     else if (GCOMP__HAS_STORED && job->sink->in.residual.packed) /* y and own are NULL */
-        (gcomp__common(job->set)->sink)(job->sink, chunk);
+        (gcomp__common(job->set)->sink)((void *)(uintptr_t)job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
@@ -11565,27 +11472,6 @@ static float *gcomp__scratch_floats(gcomp__call *call, size_t n)
     return floats;
 }
 
-/* What the tasks of a decoder see. */
-typedef struct gcomp__sink_job {
-    const gcomp__set *set;
-    const void *kernels; /* of the method; vote has one that decodes all payloads at once */
-    const gcomp__sink *sink;
-} gcomp__sink_job;
-
-/* Task: a chunk of payloads with packed codes. */
-static void gcomp__sink_chunk(void *arg, size_t chunk)
-{
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (gcomp__common(job->set)->sink)(job->sink, chunk);
-}
-
-/* Task: a chunk of payloads of which some have coded levels. */
-static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
-{
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (gcomp__coders(job->set)->sink)(job->sink, chunk);
-}
-
 /* Decodes to the sink. If one of the payloads has coded levels, all go the way of coded levels, so
    that they are added in their order.
 
@@ -11593,20 +11479,19 @@ static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
    one of them the own. Then residual and mean are written together, and memory is read once. */
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
-    gcomp__sink_job job;
     gcomp__sink with = *sink;
-    int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have them? */
+    unsigned coded = sink->own ? sink->own->form.code : 0; /* does any payload have them? */
     /* payloads that were not opened are alike */
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
-        coded |= gcomp__coded(&sink->views[w].form);
+        coded |= sink->views[w].form.code;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
                     sink->y_type == GCOMP_F32 && sink->in.scale == 1.0f &&
                     sink->in.residual.floats && sink->y && sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
-    job.set = call->set;
-    job.sink = &with;
-    gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
-               &job);
+    gcomp__run(call, gcomp__chunks(sink->n),
+               GCOMP__HAS_CODES && coded ? gcomp__coders(call->set)->sink
+                                         : gcomp__common(call->set)->sink,
+               &with);
 }
 
 /* What a method exchanges in a step, as a row names it. Without objects there are no steps, and
@@ -11768,7 +11653,7 @@ GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u,
     return gv_load((const float *)(const void *)code);
 #endif
 }
-/* The kernels, one of each kind. What follows the function are constants of its loop (>>loops): the
+/* The kernels, one of each kind. What follows a function are constants of its loop, >>encoding: the
    bytes of 16 codes, and what is measured of p on the way; for decoding the format, the bytes of 16
    codes, and what a scale is. */
 GCOMP__KERNEL(none_quantise, gcomp__tile *t,
@@ -11885,7 +11770,7 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             const gcomp__residual e = gcomp__residual_at(work->residual, i);
             gcomp__source rest = gcomp__plain_source(sent);
             gcomp__cast_copy(set, p, &in, i, count, 1);
-            (gcomp__common(set)->decode)(&job->own, i, count, sent);
+            (gcomp__common(set)->decode)(&job->own, i, count, sent, NULL, 0);
             rest.scale = -1 / job->factor;
             rest.residual.floats = p;
             gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
@@ -12576,13 +12461,18 @@ static const gcomp__vote_kernels GCOMP__F(vote_kernels) = {
 #endif
 
 #if GCOMP__ONCE(VOTE)
+/* What the tasks see. */
+typedef struct gcomp__vote_job {
+    const gcomp__vote_kernels *kernels;
+    const gcomp__sink *sink;
+} gcomp__vote_job;
+
 /* Task: the majority for a chunk. */
 static void gcomp__vote_chunk(void *arg, size_t chunk)
 {
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
+    const gcomp__vote_job *job = (const gcomp__vote_job *)arg;
     size_t begin = chunk * GCOMP_CHUNK;
-    (((const gcomp__vote_kernels *)job->kernels)->majority)(
-        job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
+    (job->kernels->majority)(job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
 }
 
 /* Decodes to the sink. The mean of several payloads is their majority; the residual, if a list of
@@ -12591,7 +12481,7 @@ static void gcomp__vote_chunk(void *arg, size_t chunk)
 static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink rest = *sink;
-    gcomp__sink_job job;
+    gcomp__vote_job job;
     if (sink->ending != GCOMP__COMMIT && !sink->payloads) {
         gcomp__block_decode(call, sink);
         return;
@@ -12599,8 +12489,7 @@ static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *s
     rest.y = NULL;
     if (gcomp__keeps_rest(sink)) gcomp__block_decode(call, &rest);
     if (!sink->y || !sink->count) return;
-    job.set = call->set;
-    job.kernels = call->kernels;
+    job.kernels = (const gcomp__vote_kernels *)call->kernels;
     job.sink = sink;
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
 }
@@ -15282,7 +15171,7 @@ GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index
     gcomp__indices indices;
     gcomp__view values;
     if (gcomp__sparse_parts(view, &indices, &values) != GCOMP_OK || !values.n) return 0;
-    (gcomp__common(values.set)->decode)(&values, 0, values.n, value);
+    (gcomp__common(values.set)->decode)(&values, 0, values.n, value, NULL, 0);
     return gcomp__next_elements(&indices, index, values.n);
 }
 
@@ -15357,7 +15246,7 @@ static float *gcomp__cursor_values(const gcomp__cursor *c, float *tile, size_t c
     const size_t used = c->done % 16, first = c->done - used, /* first: a multiple of 16 */
                  k = (size_t)gcomp__get64(c->view->body);
     const size_t end = gcomp__min(k, gcomp__round_up(c->done + count, 16));
-    (gcomp__common(c->view->set)->decode)(c->view, first, end - first, tile);
+    (gcomp__common(c->view->set)->decode)(c->view, first, end - first, tile, NULL, 0);
     return tile + used;
 }
 
@@ -17153,7 +17042,7 @@ GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_li
         if (j >= end) {
             begin = j / 16 * 16;
             end = gcomp__min(n, begin + GCOMP__DCT_SIDE);
-            (gcomp__common(view->set)->decode)(view, begin, end - begin, line->tile);
+            (gcomp__common(view->set)->decode)(view, begin, end - begin, line->tile, NULL, 0);
         }
         line->sum[place - first] += (double)line->tile[j - begin];
         GCOMP__PIN_SUM(line->sum[place - first]);
@@ -21090,7 +20979,7 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
 static int gcomp__all_alike(const gcomp__view *first, const void *const *payloads, size_t count)
 {
     const uint8_t *like = (const uint8_t *)payloads[0];
-    if (!gcomp__writes_halves(first) || (count > 1 && gcomp__coded(&first->form))) return 0;
+    if (!gcomp__writes_halves(first) || (count > 1 && first->form.code)) return 0;
     for (size_t w = 1; w < count; w++) { /* method, value method; parameters */
         const uint8_t *p = (const uint8_t *)payloads[w];
         if (p[5] != like[5] || p[7] != like[7] || memcmp(p + 24, like + 24, 4) != 0) return 0;
@@ -22591,7 +22480,7 @@ static int gcomp__needs_floats(const gcomp__slot *slot)
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
     gcomp__form_of(m, slot->codec.param, &form);
-    return gcomp__coded(&form);
+    return form.code != GCOMP__PACKED;
 }
 
 /* Puts a tensor, with the codec it has, behind those in the plan: the sizes so far become its
