@@ -64,8 +64,8 @@
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>bits        lists of indices as bytes, for sparse methods
    >>indices     and back, from bytes that may be anything
-   >>codecs      a chapter for each method (">>method name:") and for what they share; the table
-   >>dispatch    which instruction set runs
+   >>codecs      a chapter for each method (">>method name:") and for what they share
+   >>dispatch    the rows of all methods of this build, and which instruction set runs
    >>text        codecs as text: parsed and printed
    >>wire        payloads: header and checksum written, opened, checked
    >>payloads    the public functions of the codec layer
@@ -2306,7 +2306,7 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
                          gcomp__fit_tile        scales and constants of a tile's blocks
            >>method int  gcomp__nearest4_quantise     16 floats become codes
      >>payloads   gcomp_decode
-       >>wire            gcomp__check_payload   header, lengths, then (>>block checks) every code
+       >>wire            gcomp__check_payload   header, lengths, then (>>block decoder) all codes
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
          >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
 
@@ -3645,7 +3645,7 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
    >>rows - what a method is to the rest of the library
 
    A method is a row: its name and parameters, its rounds, and functions. All other code finds the
-   row through the table at the end of >>codecs. Most methods have a payload, and are gathered;
+   row through the table in >>dispatch. Most methods have a payload, and are gathered;
    others have sums; some have both:
 
      gcomp__method      name, number, flags, parameters
@@ -3738,8 +3738,8 @@ typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
 typedef struct gcomp__selector gcomp__selector;
 
-/* The form of a block method's payload: all that the parameters decide. It is made anew from the
-   parameters by the encoder and by the decoder (gcomp__form_of), and is the same for both.
+/* The form of a block method's payload: all that the parameters and n decide. It is made anew from
+   them by the encoder and by the decoder (gcomp__form_of), and is the same for both.
    "16 codes" is the unit in which codes are counted: code16 = 2 is a bit a code, 8 are 4 bits. */
 typedef struct gcomp__measured gcomp__measured;
 typedef struct gcomp__constants gcomp__constants;
@@ -3766,6 +3766,9 @@ typedef struct gcomp__form {
     const int32_t *table; /* NULL, or the bits of the floats that 16 codes stand for */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
+    /* bytes of a body, not set by a method; SIZE_MAX: more than a size_t holds */
+    size_t scales; /* before the codes: a float in front, and a scale for each block */
+    size_t bound;  /* of the longest body; without coded levels a body is never shorter */
 } gcomp__form;
 
 /* Which codes are invalid, and how a checker finds them. */
@@ -10686,7 +10689,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>codecs - one chapter a method, the table at the end
+   >>codecs - one chapter a method; their table stands in >>dispatch
 
    The chapter of a method holds what no other method has. First come the commons of block methods,
    as block_... in rows: a payload of n elements is
@@ -10705,8 +10708,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    Numbers in payloads are never used twice: the next free one is 40.
 
    The chapters, in this order; ">>method NAME" finds a method:
-     commons of block methods   block sizes, block encoder, block measures, block checks, block
-                                decoder, parameters, sums of floats
+     commons of block methods   block encoder, block decoder, parameters, sums of floats
      block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
                                 twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
                                 smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
@@ -10716,7 +10718,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
                                 and dgc
      methods that sum           randomk; parts, leadertopk; sketches, estimates, sketch, fetch;
                                 gemm, factors, powersgd; intsum
-     table of methods
+     end of a pass
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
@@ -10743,7 +10745,7 @@ GCOMP__INLINE const gcomp__level_kernels *gcomp__coders(const gcomp__set *set)
 #endif
 }
 
-/* The method with this number in payloads, or NULL. It stands behind the table of methods. */
+/* The method with this number in payloads, or NULL; see >>dispatch. */
 static const gcomp__method *gcomp__method_of(unsigned wire);
 
 /* 1 if a parameter can have the value: within low .. high, and whole unless it is REAL or AUTO; a
@@ -10805,11 +10807,23 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
 }
 
-/* What these parameters of a block method mean. */
-static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
+/* What these parameters of a block method mean for n elements. Coded levels add at most the table
+   of the chunks' ends, 8 bytes for each chunk but the last, and the head of each segment, a byte: a
+   segment whose coded form would be longer is packed. */
+static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n,
+                           gcomp__form *form)
 {
     memset(form, 0, sizeof *form);
     (m->rules.form)(param, form);
+    const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
+    form->scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
+    /* whole groups of 16 codes, and what the rest needs */
+    form->bound = gcomp__plus(gcomp__times(n / 16, form->code16),
+                              n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
+    form->bound = gcomp__plus(form->bound, form->scales);
+    if (GCOMP__HAS_CODES && form->code && n)
+        form->bound = gcomp__plus(form->bound, 8 * (gcomp__chunks(n) - 1) +
+                                                   gcomp__ceil_div(n, gcomp__segment_of(form)));
 }
 
 /* NULL, or the sentence that says why a method cannot have these parameters: one is out of its
@@ -10824,7 +10838,7 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
         if (!gcomp__in_range(&m->param[i], param[i])) return "a parameter is out of its range";
     if (m->rules.refuse) why = (m->rules.refuse)(param, values);
     if (why || !values) return why;
-    gcomp__form_of(m, param, &form);
+    gcomp__form_of(m, param, 0, &form);
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
@@ -10842,7 +10856,8 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
     return gcomp__refusal(v, codec->value_param, 1) ? NULL : m;
 }
 
-/* >>block sizes: how many bytes a payload of a block method has, and samples of a tensor. */
+/* >>block encoder: samples and measures of a tensor, the tasks of the chunks, and what is done
+   before and behind them. */
 
 /* p <- line i of a sample: `lines` lines of 16 elements, spread over the tensor, or all of the
    tensor if it has no more lines. Returns how many elements line i has (the last line may have
@@ -10871,34 +10886,11 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *i
     return count;
 }
 
-/* How many bytes the parts of a body of n elements have; SIZE_MAX is too much. */
-typedef struct gcomp__body {
-    size_t scales; /* what stands before the codes: a float in front, and a scale for each block */
-    size_t codes;  /* packed codes: whole groups of 16, and what the rest needs */
-    size_t bound;  /* of the longest body; without coded levels a body is never shorter */
-} gcomp__body;
-
-/* Coded levels add at most the table of the chunks' ends, 8 bytes for each chunk but the last, and
-   the head of each segment, a byte: a segment whose coded form would be longer is packed. */
-static gcomp__body gcomp__body_of(const gcomp__form *form, size_t n)
-{
-    gcomp__body body;
-    const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
-    body.scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
-    body.codes = gcomp__plus(gcomp__times(n / 16, form->code16),
-                             n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
-    body.bound = gcomp__plus(body.scales, body.codes);
-    if (GCOMP__HAS_CODES && form->code && n)
-        body.bound = gcomp__plus(body.bound, 8 * (gcomp__chunks(n) - 1) +
-                                                 gcomp__ceil_div(n, gcomp__segment_of(form)));
-    return body;
-}
-
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
-    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
-    return gcomp__body_of(&form, n).bound;
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &form);
+    return form.bound;
 }
 
 /* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go
@@ -10908,8 +10900,6 @@ static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
     (void)codec;
     return gcomp__times(gcomp__chunks(n), sizeof(gcomp__measured));
 }
-
-/* >>block encoder: the tasks of the chunks, and what is done before and behind them. */
 
 /* Task: only measures a chunk, as job->form.measure says. */
 static void gcomp__measure_chunk(void *arg, size_t chunk)
@@ -11020,11 +11010,10 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__encode_job job;
     gcomp__measured all; /* of the tensor */
     memset(&job, 0, sizeof job);
-    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
-    const gcomp__body size = gcomp__body_of(&job.form, n);
-    size_t need = size.bound;
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &job.form);
+    *bytes = job.form.bound; /* coded levels: of the longest body */
     if (job.form.stochastic && !in->key.own) return GCOMP_INVALID_ARGUMENT;
-    if (capacity < need) return GCOMP_DST_TOO_SMALL;
+    if (capacity < job.form.bound) return GCOMP_DST_TOO_SMALL;
     /* what the tasks see */
     job.call = call;
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
@@ -11032,7 +11021,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.n = n;
     job.last = &last;
     job.scales = body + job.form.front;
-    job.codes = body + size.scales;
+    job.codes = body + job.form.scales;
     job.unit.lift = job.unit.inverse = 1;
     job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
@@ -11065,16 +11054,13 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
                        &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    if (coded && n) need = size.scales + gcomp__join_chunks(&job);
+    if (coded && n) *bytes = job.form.scales + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     }
-    *bytes = need;
     return GCOMP_OK;
 }
-
-/* >>block measures: is an input finite? And what scales that workers share are made from. */
 
 /* Is an input finite? It is looked at in parts, side by side on the user's threads. */
 enum { GCOMP__FINITE_PARTS = 16 };
@@ -11167,8 +11153,8 @@ GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
     return scale;
 }
 
-/* >>block checks: a payload's bytes may be anything. Opening finds the parts, and checking looks at
-   all that can be wrong inside of these. */
+/* >>block decoder: a payload's bytes may be anything. Opening finds the parts, and checking looks
+   at all that can be wrong inside of these. Sinks say what becomes of decoded floats. */
 
 /* Finds scales and codes, and refuses a body whose length does not fit. Of coded levels only the
    table of ends is known to be there. */
@@ -11177,16 +11163,15 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     double param[GCOMP_PARAMS]; /* from the parameter word */
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
     if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT; /* no encoder has these */
-    gcomp__form_of(view->method, param, &view->form);
-    const gcomp__body size = gcomp__body_of(&view->form, view->n);
-    size_t need = size.bound;
+    gcomp__form_of(view->method, param, view->n, &view->form);
+    size_t need = view->form.bound;
     if (GCOMP__HAS_CODES && view->form.code && view->n) { /* at least: scales, the table of ends */
-        need = gcomp__plus(size.scales, 8 * (gcomp__chunks(view->n) - 1));
+        need = gcomp__plus(view->form.scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
         return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body + view->form.front;
-    view->codes = view->body + size.scales;
+    view->codes = view->body + view->form.scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
                                    : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
     view->kernels =
@@ -11321,8 +11306,6 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
         GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
-
-/* >>block decoder: sinks, which say what becomes of decoded floats, and the tasks of the chunks. */
 
 /* A source whose p is x. */
 static gcomp__source gcomp__plain_source(const float *x)
@@ -12608,20 +12591,6 @@ GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
 static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KERNELS};
 #endif
 
-#if GCOMP__ONCE(INT) || GCOMP__ONCE(QSGD) || GCOMP__ONCE(TERNGRAD)
-/* A form with codes of 2 << size bits, rounded at random: q is at most `levels` in size. */
-static void gcomp__levels_form(gcomp__form *form, unsigned size, double levels, size_t block)
-{
-    form->kernel = size;
-    form->code16 = 4u << size;
-    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
-    form->block = block;
-    form->scale_first = 1; /* a code is made with d */
-    form->stochastic = 1;
-    form->levels = (float)levels;
-}
-#endif
-
 /* >>method int: integers of 8, 4 or 2 bits.
 
      range=symmetric   d = max |p| / L of a block, L = 2^(bits-1) - 1
@@ -12759,8 +12728,11 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
 {
     const unsigned size = 2 - (unsigned)param[0]; /* 2 << size bits */
     const int stochastic = param[2] != 0, affine = param[3] != 0;
-    /* levels: L = 2^(bits-1) - 1 */
-    gcomp__levels_form(form, size, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
+    form->code16 = 4u << size;
+    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
+    form->scale_first = 1;                /* a code is made with d */
+    form->block = (size_t)param[1];
+    form->levels = (float)((1 << ((2 << size) - 1)) - 1); /* L = 2^(bits-1) - 1 */
     form->stochastic = stochastic;
     form->code = (unsigned)param[4];
     if (affine) {
@@ -12927,7 +12899,13 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     const int powers = param[4] != 0;
     const double s = param[0];
     const unsigned size = s > 127 ? 3 : s > 7 ? 2 : s > 1 || powers ? 1 : 0; /* 2 << size bits */
-    gcomp__levels_form(form, size, s, (size_t)param[2]);
+    form->kernel = size;
+    form->code16 = 4u << size;
+    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
+    form->scale_first = 1;
+    form->stochastic = 1;
+    form->block = (size_t)param[2];
+    form->levels = (float)s;
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
     form->scale_is_step = form->measure == GCOMP__MOST && !powers;
     form->fit = powers ? gcomp__powers_fit : gcomp__qsgd_fit;
@@ -12990,7 +12968,12 @@ static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *
 /* param: clip, block, share, code. */
 static void gcomp__terngrad_form(const double *param, gcomp__form *form)
 {
-    gcomp__levels_form(form, 0, 1, (size_t)param[1]);
+    form->code16 = 4; /* codes of 2 bits */
+    form->scale_bytes = GCOMP__ONE_FLOAT;
+    form->scale_first = 1;
+    form->stochastic = 1;
+    form->block = (size_t)param[1];
+    form->levels = 1;
     form->measure = GCOMP__MOMENTS;
     form->constant = (float)param[0];
     form->fit = gcomp__terngrad_fit;
@@ -13004,7 +12987,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     gcomp__form form;
     gcomp__constants u;
     (void)round;
-    gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
+    gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, 0, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
     (form.fit)(&form, &all, &u); /* u.a: s */
     (void)gcomp__share(work, u.a);
@@ -15048,9 +15031,9 @@ static gcomp_result gcomp__sparse_parts(const gcomp__view *view, gcomp__indices 
     values->a = view->a;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
-    gcomp__form_of(view->value, param, &values->form);
+    gcomp__form_of(view->value, param, values->n, &values->form);
     /* the values' levels are packed, see gcomp__refusal */
-    const size_t value_bytes = gcomp__body_of(&values->form, values->n).bound;
+    const size_t value_bytes = values->form.bound;
     if (value_bytes > view->bytes - head) return GCOMP_TRUNCATED;
     /* they are the last bytes of the body */
     values->bytes = value_bytes;
@@ -19891,8 +19874,7 @@ static const gcomp__method gcomp__row_intsum = {
     {NULL, NULL, NULL, gcomp__intsum_adapt, gcomp__intsum_misfit}};
 #endif
 
-/* >>table of methods: where all rows stand together, and the end of what each pass compiles. A
-   build may leave methods out (GCOMP_WITHOUT_..., GCOMP_ONLY_...): their rows are not there. */
+/* >>end of a pass: the set that it has compiled. */
 #if GCOMP__IN_EACH
 /* The kernels of this pass's instruction set that methods share. AVX-512 has those of AVX2, which
    were as fast. */
@@ -20055,8 +20037,21 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef GCOMP__PASS_IS
 #undef GCOMP__PASS_ISA
 
-/* The rows of all methods in this build, and NULL. The first one is always there: it sends floats
-   as they are (GCOMP__AS_FLOATS). */
+/* ------------------------------------------------------------------------------------------------
+   >>dispatch - the rows of all methods of this build, and which instruction set runs
+
+   The sets of this build stand in a list, the best one first. A set runs only if the processor and
+   the operating system have all that its functions were compiled for. All sets give the same bits:
+   which one runs is a question of speed alone, and workers need not agree on it.
+     gcomp__set_of(isa)         the set: its common kernels, those of sparse methods, of levels
+     method->kernels[set->isa]  the kernels of one method in that set; call->kernels has them
+   ---------------------------------------------------------------------------------------------- */
+
+GCOMP__FOR_SIZE
+
+/* The rows of all methods in this build, and NULL. A build may leave methods out: their rows are
+   not there (GCOMP_WITHOUT_..., GCOMP_ONLY_...). The first one is always there: it sends floats as
+   they are (GCOMP__AS_FLOATS). */
 #define GCOMP__ROW(name) &gcomp__row_##name,
 #define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, GCOMP__ROW(name))
 static const gcomp__method *const gcomp__methods[] = {GCOMP__ROW(none)
@@ -20079,18 +20074,6 @@ static const gcomp__method *gcomp__method_of(unsigned wire)
         if (gcomp__methods[i]->wire == wire) return gcomp__methods[i];
     return NULL;
 }
-
-/* ------------------------------------------------------------------------------------------------
-   >>dispatch - which instruction set runs
-
-   The sets of this build stand in a list, the best one first. A set runs only if the processor and
-   the operating system have all that its functions were compiled for. All sets give the same bits:
-   which one runs is a question of speed alone, and workers need not agree on it.
-     gcomp__set_of(isa)         the set: its common kernels, those of sparse methods, of levels
-     method->kernels[set->isa]  the kernels of one method in that set; call->kernels has them
-   ---------------------------------------------------------------------------------------------- */
-
-GCOMP__FOR_SIZE
 
 /* Ends with NULL. Each pass of the header over itself that was compiled has defined its macro. */
 static const gcomp__set *const gcomp__sets[] = {
@@ -22479,7 +22462,7 @@ static int gcomp__needs_floats(const gcomp__slot *slot)
     if (slot->dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
-    gcomp__form_of(m, slot->codec.param, &form);
+    gcomp__form_of(m, slot->codec.param, 0, &form);
     return form.code != GCOMP__PACKED;
 }
 
