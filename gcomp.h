@@ -4344,17 +4344,6 @@ GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__cons
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
 
-/* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal
-   float: bit 22 alone. */
-GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__constants *u)
-{
-    u->a = u->b = 1;
-    if (bytes == GCOMP__POWER_OF_TWO)
-        u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
-    if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
-    if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
-}
-
 /* The scale that an e4m3 stands for, code <= 0x7e, with the float of the tensor: rounded once,
    since the first product is exact. The bits of an e4m3, shifted, are those of a float 2^-120 as
    large, also where they are subnormal. */
@@ -4363,6 +4352,23 @@ GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
     float e4m3 = gcomp__float(code << 20) * 1329227995784915872903807060280344576.0f; /* 2^120 */
     GCOMP__PIN(e4m3);
     return e4m3 * tensor;
+}
+
+/* The scale of a block, of `bytes` bytes or with two levels, from the payload; what the payload
+   does not have is 1. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. tensor:
+   the float in front. */
+GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, float tensor,
+                                    gcomp__constants *u)
+{
+    u->a = u->b = 1;
+    if (bytes == GCOMP__TWO_LEVELS) {
+        u->a = gcomp__two_levels(*from, tensor);
+        return;
+    }
+    if (bytes == GCOMP__POWER_OF_TWO)
+        u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
+    if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
+    if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
 }
 
 /* Bytes of the codes of the last `count` < 16 elements: as many as hold their bits, or with
@@ -4882,15 +4888,6 @@ static const uint32_t gcomp__crc_table[GCOMP__CRC_LAST + 1][16] = {
     {0x00000000u, 0x105EC76Fu, 0x20BD8EDEu, 0x30E349B1u, 0x417B1DBCu, 0x5125DAD3u, 0x61C69362u,
      0x7198540Du, 0x82F63B78u, 0x92A8FC17u, 0xA24BB5A6u, 0xB21572C9u, 0xC38D26C4u, 0xD3D3E1ABu,
      0xE330A81Au, 0xF36E6F75u}};
-
-/* The checksum of one more byte. Row 15 is for the last half byte of 8, behind which nothing
-   follows, so it serves for single half bytes. */
-GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
-{
-    crc ^= byte;
-    crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
-    return crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
-}
 
 /* The checksum of 8 more bytes, read as a little-endian word; the checksum so far is added to the
    first four of them. */
@@ -7751,7 +7748,13 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     }
     for (; !GCOMP__SMALL && count >= 8; count -= 8, bytes += 8)
         crc = gu_crc8(crc, gcomp__get64(bytes));
-    for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++); /* the last 7 at most */
+    /* The last 7 bytes at most. The last row of the table is for the last half byte of 8, behind
+       which nothing follows, so it serves for single half bytes. */
+    for (; count; count--) {
+        crc ^= *bytes++;
+        crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
+        crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
+    }
     return ~crc;
 }
 
@@ -8444,8 +8447,12 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
    makes functions of methods: `name` gets the set's suffix. A kernel begins on a line of the cache,
    since a loop of a few instructions can lose a quarter of its speed where it happens to cross
    lines. */
-#define GCOMP__KERNEL(name, parameter, ...) \
+#define GCOMP__KERNEL(name, ...) GCOMP__KERNEL2(name, __VA_ARGS__)
+#define GCOMP__KERNEL2(name, parameter, ...) \
     GCOMP__ON_A_LINE static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
+/* The loops as a kernel has them; that of a decoder stands in >>decoding. */
+#define GCOMP__TILES(...) gcomp__tile *t, gcomp__quantise_tile(t, __VA_ARGS__)
+#define GCOMP__GROUPS(...) gcomp__tile *t, gcomp__quantise_groups(t, __VA_ARGS__)
 
 #if !GCOMP__IN_WIDE
 /* The constants of block `block` from its measures, and the scale of the block to the payload. If
@@ -8837,18 +8844,16 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     u.levels = view->form.levels;
     u.table = view->form.table;
     for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
-        if (two) u.a = gcomp__two_levels(*scale++, tensor);
-        else gcomp__get_scale(scale++, 1, &u);
+        gcomp__get_scale(scale++, scale_bytes, tensor, &u);
         gv_store(to, (deq)(code, &u, format));
-        if (two) u.a = gcomp__two_levels(*scale++, tensor);
+        if (two) gcomp__get_scale(scale++, scale_bytes, tensor, &u);
         gv_store(to + 16, (deq)(code + code16, &u, format));
         code += 2 * code16;
     }
     for (; left; left -= run, run = block) {
         run = gcomp__min(run, left);
         const float *const end = to + run; /* of the block */
-        if (two) u.a = gcomp__two_levels(*scale, tensor);
-        else gcomp__get_scale(scale, scale_bytes, &u);
+        gcomp__get_scale(scale, scale_bytes, tensor, &u);
         scale += bytes;
         for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
             gv_store(to, (deq)(code, &u, format));
@@ -8861,6 +8866,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
         }
     }
 }
+#define GCOMP__DECODE(...) const gcomp__decoding *d, gcomp__decode_groups(d, __VA_ARGS__)
 
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
 /* 16 floats as codes of bytes: x / scale, which is at most 127. draws NULL: to nearest; else up or
@@ -10964,15 +10970,18 @@ static size_t gcomp__join_chunks(const gcomp__encode_job *job)
 }
 
 /* Runs a task over all chunks, and puts their measures together in the order of chunks: so sums
-   have the same bits with any number of threads. With job->each the tasks may run side by side.
-   Without they run in turn, each into `one`, which is then added up. */
+   have the same bits with any number of threads. The tasks run side by side where the scratch has a
+   place for the measures of each chunk. Else they run in turn, each into `one`, which is then added
+   up. */
 static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
                                gcomp__measured *all)
 {
     size_t chunks = gcomp__chunks(job->n);
     gcomp__measured one;
+    job->each = job->call->parallel.run &&
+                job->call->scratch_bytes / sizeof(gcomp__measured) >= chunks;
+    job->measured = job->each ? (gcomp__measured *)(void *)job->call->scratch : &one;
     if (job->each) gcomp__run(job->call, chunks, task, job);
-    else job->measured = &one;
     memset(all, 0, sizeof *all);
     for (size_t i = 0; i < chunks; i++) {
         const gcomp__measured *m = job->measured + job->each * i;
@@ -11030,10 +11039,6 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
                  job.factor != 1.0f;
     job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
-    /* in parallel only where each chunk has a place for its measures */
-    job.measured = (gcomp__measured *)(void *)call->scratch;
-    job.each = call->parallel.run &&
-               call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n);
     if (GCOMP__HAS_TENSOR_SCALES && call->shared && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
         const double scale = (double)*call->shared, levels = (double)job.form.levels;
@@ -11117,10 +11122,6 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     look.in = work->in;
     look.n = work->n;
     look.form.measure = measure;
-    /* side by side only where each chunk has a place for its measures, as in gcomp__block_encode */
-    look.measured = (gcomp__measured *)(void *)work->call.scratch;
-    look.each = work->call.parallel.run &&
-                work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n);
     gcomp__measure_all(&look, gcomp__measure_chunk, all);
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
@@ -11639,10 +11640,8 @@ GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u,
 /* The kernels, one of each kind. What follows a function are constants of its loop, >>encoding: the
    bytes of 16 codes, and what is measured of p on the way; for decoding the format, the bytes of 16
    codes, and what a scale is. */
-GCOMP__KERNEL(none_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__none_quant, 64, GCOMP__MOST))
-GCOMP__KERNEL(none_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__none_deq, 0, 64, GCOMP__NO_SCALE))
+GCOMP__KERNEL(none_quantise, GCOMP__GROUPS(gcomp__none_quant, 64, GCOMP__MOST))
+GCOMP__KERNEL(none_decode, GCOMP__DECODE(gcomp__none_deq, 0, 64, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(none_kernels)[] = {
     {GCOMP__F(none_quantise), GCOMP__F(none_decode)}};
 #endif
@@ -11835,12 +11834,9 @@ GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_load_half(code);
 }
-GCOMP__KERNEL(fp16_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__fp16_quant, 32, GCOMP__MOST))
-GCOMP__KERNEL(fp16_random_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__fp16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(fp16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(fp16_quantise, GCOMP__GROUPS(gcomp__fp16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(fp16_random_quantise, GCOMP__GROUPS(gcomp__fp16_random, 32, GCOMP__MOST))
+GCOMP__KERNEL(fp16_decode, GCOMP__DECODE(gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
     {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)},
     {GCOMP__F(fp16_random_quantise), GCOMP__F(fp16_decode)}};
@@ -11905,12 +11901,9 @@ GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_load_bfloat(code);
 }
-GCOMP__KERNEL(bf16_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__bf16_quant, 32, GCOMP__MOST))
-GCOMP__KERNEL(bf16_random_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__bf16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(bf16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(bf16_quantise, GCOMP__GROUPS(gcomp__bf16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(bf16_random_quantise, GCOMP__GROUPS(gcomp__bf16_random, 32, GCOMP__MOST))
+GCOMP__KERNEL(bf16_decode, GCOMP__DECODE(gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
     {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)},
     {GCOMP__F(bf16_random_quantise), GCOMP__F(bf16_decode)}};
@@ -11978,12 +11971,9 @@ GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__constants *u,
     (void)format;
     return gv_flip(gv_splat(u->a), gcomp__get16(code));
 }
-GCOMP__KERNEL(sign_mean_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L1))
-GCOMP__KERNEL(sign_rms_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L2))
-GCOMP__KERNEL(sign_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(sign_mean_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L1))
+GCOMP__KERNEL(sign_rms_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L2))
+GCOMP__KERNEL(sign_decode, GCOMP__DECODE(gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
     {GCOMP__F(sign_mean_quantise), GCOMP__F(sign_decode)},
     {GCOMP__F(sign_rms_quantise), GCOMP__F(sign_decode)}};
@@ -12036,10 +12026,8 @@ GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__constants *
     (void)format;
     return gv_pick(gcomp__get16(code), gv_splat(u->b), gv_splat(u->a));
 }
-GCOMP__KERNEL(onebit_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__SIDES))
-GCOMP__KERNEL(onebit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
+GCOMP__KERNEL(onebit_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__SIDES))
+GCOMP__KERNEL(onebit_decode, GCOMP__DECODE(gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
 static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
     {GCOMP__F(onebit_quantise), GCOMP__F(onebit_decode)}};
 #endif
@@ -12111,12 +12099,9 @@ GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__consta
     (void)format;
     return gcomp__twobit_value(code, u->a);
 }
-GCOMP__KERNEL(twobit_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__twobit_quant, 4, GCOMP__MOST))
-GCOMP__KERNEL(twobit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
-GCOMP__KERNEL(twobit_auto_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(twobit_quantise, GCOMP__GROUPS(gcomp__twobit_quant, 4, GCOMP__MOST))
+GCOMP__KERNEL(twobit_decode, GCOMP__DECODE(gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
+GCOMP__KERNEL(twobit_auto_decode, GCOMP__DECODE(gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_decode)},
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_auto_decode)}};
@@ -12304,10 +12289,8 @@ GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__constan
     (void)u;
     return gv_mirror(gv_flip(gv_splat(1), ~gcomp__get16(code) & 0xffffu));
 }
-GCOMP__KERNEL(threshold1_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__threshold1_quant, 2, GCOMP__MOST))
-GCOMP__KERNEL(threshold1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__threshold1_deq, 0, 2, GCOMP__NO_SCALE))
+GCOMP__KERNEL(threshold1_quantise, GCOMP__GROUPS(gcomp__threshold1_quant, 2, GCOMP__MOST))
+GCOMP__KERNEL(threshold1_decode, GCOMP__DECODE(gcomp__threshold1_deq, 0, 2, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(threshold1_kernels)[] = {
     {GCOMP__F(threshold1_quantise), GCOMP__F(threshold1_decode)}};
 #endif
@@ -12365,10 +12348,8 @@ GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_flip(gv_splat(1), gcomp__get16(code));
 }
-GCOMP__KERNEL(vote_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__MOST))
-GCOMP__KERNEL(vote_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
+GCOMP__KERNEL(vote_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__MOST))
+GCOMP__KERNEL(vote_decode, GCOMP__DECODE(gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
 
 /* The votes of worker w for 512 elements from `at` on, 64 bytes as one vector. At the end of the
    tensor there are fewer bytes, and zeros behind these. Outside of steps payloads come unopened:
@@ -12565,16 +12546,12 @@ GCOMP__EACH_WIDTH void gcomp__stochastic_tile(gcomp__tile *t, int bits)
 GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 2))
 GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4))
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
-GCOMP__KERNEL(levels2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels2_decode, GCOMP__DECODE(gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
 #if GCOMP__HAS_LEVELS16
 GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 16))
-GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels16_decode, GCOMP__DECODE(gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
 #endif
 /* The kernels that begin the table of each of these methods, by size: codes of 2 << size bits. Only
    qsgd has levels that need 16 bits. */
@@ -12648,12 +12625,9 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
 }
 
 /* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. */
-GCOMP__KERNEL(nearest2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 2, 4, t->block, 0, 1))
-GCOMP__KERNEL(nearest4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(nearest8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 8, 16, t->block, 0, 1))
+GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 0, 1))
+GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 0, 1))
+GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 0, 1))
 #define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
 {
@@ -12847,14 +12821,10 @@ GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__constants *
     return gv_mul(gv_of_bits(value), gv_splat(u->a));
 }
 
-GCOMP__KERNEL(powers4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__powers_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(powers4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 4, 8, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(powers8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__powers_quants, 8, 16, t->block, 0, 1))
-GCOMP__KERNEL(powers8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 8, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(powers4_quantise, GCOMP__TILES(gcomp__powers_quants, 4, 8, t->block, 0, 1))
+GCOMP__KERNEL(powers4_decode, GCOMP__DECODE(gcomp__powers_deq, 4, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(powers8_quantise, GCOMP__TILES(gcomp__powers_quants, 8, 16, t->block, 0, 1))
+GCOMP__KERNEL(powers8_decode, GCOMP__DECODE(gcomp__powers_deq, 8, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {
     GCOMP__LEVEL_KERNELS, /* 0 .. 3 */
     {GCOMP__F(powers4_quantise), GCOMP__F(powers4_decode)},
@@ -13069,10 +13039,8 @@ GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__constants 
     (void)u;
     return gv_flip(gv_of_bits(gw_shl(e, 23)), gcomp__get16(code + 16));
 }
-GCOMP__KERNEL(natural_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__natural_quant, 18, GCOMP__MOST))
-GCOMP__KERNEL(natural_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__natural_deq, 0, 18, GCOMP__NO_SCALE))
+GCOMP__KERNEL(natural_quantise, GCOMP__GROUPS(gcomp__natural_quant, 18, GCOMP__MOST))
+GCOMP__KERNEL(natural_decode, GCOMP__DECODE(gcomp__natural_deq, 0, 18, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
     {GCOMP__F(natural_quantise), GCOMP__F(natural_decode)}};
 #endif
@@ -13229,8 +13197,7 @@ GCOMP__INLINE gv gcomp__table_deq(const uint8_t *code, const gcomp__constants *u
     (void)format;
     return gv_mul(gv_of_bits(gw_look4(u->table, code)), gv_splat(u->a));
 }
-GCOMP__KERNEL(table_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(table_decode, GCOMP__DECODE(gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
 #endif
 
 #if GCOMP__ONCE(E3M0) || GCOMP__ONCE(NF4)
@@ -13259,14 +13226,10 @@ GCOMP__NOINLINE void gcomp__table_form(gcomp__form *form, const int32_t *table, 
    s 2^-17). Nothing saturates, since the largest |p| of the block becomes the largest number. The
    codes of infinities and NaN are refused. Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
-GCOMP__KERNEL(e4m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
-GCOMP__KERNEL(e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(e5m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, t->block, 0, 1))
-GCOMP__KERNEL(e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
+GCOMP__KERNEL(e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(e5m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E5M2, 16, t->block, 0, 1))
+GCOMP__KERNEL(e5m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
     {GCOMP__F(e4m3_quantise), GCOMP__F(e4m3_decode)},
     {GCOMP__F(e5m2_quantise), GCOMP__F(e5m2_decode)}};
@@ -13357,30 +13320,19 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
 /* quantise_tile: the function, format, bytes of 16 codes, elements of a block, 0: a range around 0,
    1: p / X as it is. The block of 32 is a constant, so that a block is a step without a loop.
    decode_groups: the function, format, bytes of 16 codes, the scale. */
-GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
-GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e4m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e5m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_int8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__mx_int8_quants, GCOMP__INT8, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_int8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__mx_int8_deq, GCOMP__INT8, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e2m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M3, 12, 32, 0, 1))
-GCOMP__KERNEL(mx_e2m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E2M3, 12, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e3m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M2, 12, 32, 0, 1))
-GCOMP__KERNEL(mx_e3m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E3M2, 12, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e2m1_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
+GCOMP__KERNEL(mx_e2m1_decode, GCOMP__DECODE(gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e5m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E5M2, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_e5m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_int8_quantise, GCOMP__TILES(gcomp__mx_int8_quants, GCOMP__INT8, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_int8_decode,
+              GCOMP__DECODE(gcomp__mx_int8_deq, GCOMP__INT8, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e2m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M3, 12, 32, 0, 1))
+GCOMP__KERNEL(mx_e2m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E2M3, 12, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e3m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E3M2, 12, 32, 0, 1))
+GCOMP__KERNEL(mx_e3m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E3M2, 12, GCOMP__POWER_OF_TWO))
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
     {GCOMP__F(mx_e2m1_quantise), GCOMP__F(mx_e2m1_decode), gcomp__mx_fit},
     {GCOMP__F(mx_e4m3_quantise), GCOMP__F(mx_e4m3_decode), gcomp__mx_fit},
@@ -13472,10 +13424,8 @@ static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, siz
 #endif
 
 #if GCOMP__EACH(NVFP4)
-GCOMP__KERNEL(nvfp4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 2, 1))
-GCOMP__KERNEL(nvfp4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__TWO_LEVELS))
+GCOMP__KERNEL(nvfp4_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M1, 8, 32, 2, 1))
+GCOMP__KERNEL(nvfp4_decode, GCOMP__DECODE(gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__TWO_LEVELS))
 static const gcomp__block_kernels GCOMP__F(nvfp4_kernels)[] = {
     {GCOMP__F(nvfp4_quantise), GCOMP__F(nvfp4_decode), gcomp__nvfp4_fit}};
 #endif
@@ -13532,8 +13482,7 @@ static const int32_t gcomp__e3m0_values[16] = {
 #endif
 
 #if GCOMP__EACH(E3M0)
-GCOMP__KERNEL(e3m0_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M0, 8, t->block, 0, 1))
+GCOMP__KERNEL(e3m0_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E3M0, 8, t->block, 0, 1))
 static const gcomp__block_kernels GCOMP__F(e3m0_kernels)[] = {
     {GCOMP__F(e3m0_quantise), GCOMP__F(table_decode)}};
 #endif
@@ -13605,8 +13554,7 @@ GCOMP__INLINE void gcomp__nf4_quants(uint8_t *code, gv x, gv y, const gcomp__con
     (void)format;
     gb_put4(code, gb_limit(gcomp__nf4_codes(x), gcomp__nf4_codes(y), 0, -128, 127));
 }
-GCOMP__KERNEL(nf4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nf4_quants, 0, 8, t->block, 0, 1))
+GCOMP__KERNEL(nf4_quantise, GCOMP__TILES(gcomp__nf4_quants, 0, 8, t->block, 0, 1))
 static const gcomp__block_kernels GCOMP__F(nf4_kernels)[] = {
     {GCOMP__F(nf4_quantise), GCOMP__F(table_decode)}};
 #endif
