@@ -59,14 +59,12 @@
    >>kernels     sums, checksums and conversions: one body for every instruction set
    >>dithering   stochastic rounding
    >>measures    what a scale is made from: sums and extremes of p
-   >>loops       the three loops that become kernels of a block method
-   >>fitting     the constants and the scale of a block, from what was measured of it
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>indices     lists of indices as bytes, for sparse methods, and back
-   >>codecs      a chapter for each method (">>method name:") and for what they share; the table
-   >>dispatch    which instruction set runs
+   >>codecs      a chapter for each method (">>method name:") and for what they share
+   >>dispatch    the rows of all methods of this build, and which instruction set runs
    >>text        codecs as text: parsed and printed
    >>wire        payloads: header and checksum written, opened, checked
    >>payloads    the public functions of the codec layer
@@ -2304,10 +2302,10 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
                   gcomp__encode_as    calls the row's encoder, and writes the header
        >>block encoder   gcomp__block_encode    form and sizes; a task for each chunk
          >>encoding      gcomp__encode          tiles: p is read, measured and coded
-           >>fitting     gcomp__fit_tile        scales and constants of a tile's blocks
-           >>method int  gcomp__nearest4_quantise     16 floats become codes, by >>loops
+                         gcomp__fit_tile        scales and constants of a tile's blocks
+           >>method int  gcomp__nearest4_quantise     16 floats become codes
      >>payloads   gcomp_decode
-       >>wire            gcomp__check_payload   header, lengths, then (>>block checks) every code
+       >>wire            gcomp__check_payload   header, lengths, then (>>block decoder) all codes
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
          >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
 
@@ -2815,6 +2813,9 @@ static size_t gcomp__plus(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_M
 /* ceil(n / size): how many parts of `size` n is cut into; the last part may be smaller. Written so
    that n + size - 1 cannot overflow. 10 in parts of 4: 4, 4, 2, so 3. */
 static size_t gcomp__ceil_div(size_t n, size_t size) { return n / size + (n % size != 0); }
+
+/* How many chunks n elements have: parts that are one task each (>>tiles). */
+GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
 
 /* The smallest multiple of `to` that is not below a; SIZE_MAX if that might overflow. */
 static size_t gcomp__round_up(size_t a, size_t to)
@@ -3643,14 +3644,14 @@ GCOMP__INLINE uint32_t gcomp__draw(uint64_t words, uint64_t element)
    >>rows - what a method is to the rest of the library
 
    A method is a row: its name and parameters, its rounds, and functions. All other code finds the
-   row through the table at the end of >>codecs. Most methods have a payload, and are gathered;
+   row through the table in >>dispatch. Most methods have a payload, and are gathered;
    others have sums; some have both:
 
      gcomp__method      name, number, flags, parameters
        .payload         how bytes are made and read: encode, open, check, decode
        .sums            what the rounds of a step sum: make, commit
        .rules           what the parameters mean: form, selector, refusals
-       .kernels[4]      the method's kernels, one table for each set; they reach encode and decode
+       .kernels[isa]    the method's kernels, one table for each set; they reach encode and decode
                         as call->kernels and view->kernels
    ---------------------------------------------------------------------------------------------- */
 
@@ -3736,8 +3737,8 @@ typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
 typedef struct gcomp__selector gcomp__selector;
 
-/* The form of a block method's payload: all that the parameters decide. It is made anew from the
-   parameters by the encoder and by the decoder (gcomp__form_of), and is the same for both.
+/* The form of a block method's payload: all that the parameters and n decide. It is made anew from
+   them by the encoder and by the decoder (gcomp__form_of), and is the same for both.
    "16 codes" is the unit in which codes are counted: code16 = 2 is a bit a code, 8 are 4 bits. */
 typedef struct gcomp__measured gcomp__measured;
 typedef struct gcomp__constants gcomp__constants;
@@ -3764,6 +3765,9 @@ typedef struct gcomp__form {
     const int32_t *table; /* NULL, or the bits of the floats that 16 codes stand for */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
+    /* bytes of a body, not set by a method; SIZE_MAX: more than a size_t holds */
+    size_t scales; /* before the codes: a float in front, and a scale for each block */
+    size_t bound;  /* of the longest body; without coded levels a body is never shorter */
 } gcomp__form;
 
 /* Which codes are invalid, and how a checker finds them. */
@@ -3871,6 +3875,7 @@ typedef struct gcomp__view {
     const uint8_t *body;   /* what follows the header */
     size_t bytes, n;       /* of the body; elements of the tensor */
     uint32_t a;            /* the header's parameter word */
+    unsigned flags;        /* the header's: GCOMP__SEALED, ... */
     /* of a sparse method: */
     const gcomp__method *value; /* its value method */
     size_t k;                   /* elements that were sent */
@@ -4029,7 +4034,7 @@ struct gcomp__method {
     uint8_t wire;   /* the method's number in payloads */
     unsigned flags; /* GCOMP__FEEDBACK, ... */
     gcomp__param param[GCOMP_PARAMS]; /* those after the last one have a NULL name */
-    const void *kernels[4]; /* tables of each instruction set, or NULL: GCOMP__KERNELS(name) */
+    const void *kernels[5]; /* a table for each gcomp_isa, or NULL: GCOMP__KERNELS(name) */
     const gcomp__payload *payload; /* never NULL; of sums alone, functions in it are NULL */
     const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
@@ -4057,12 +4062,6 @@ struct gcomp__set {
     const struct gcomp__level_kernels *coders;
 #endif
 };
-
-/* The method's table of kernels in a set. Its type is known to the method alone. */
-GCOMP__INLINE const void *gcomp__kernels_of(const gcomp__set *set, const gcomp__method *method)
-{
-    return method->kernels[set->isa - GCOMP_ISA_SCALAR];
-}
 
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
@@ -4095,8 +4094,6 @@ static void gcomp__run(const gcomp__call *call, size_t count, void (*run)(void *
     }
 }
 
-GCOMP__INLINE size_t gcomp__chunks(size_t n) { return gcomp__ceil_div(n, GCOMP_CHUNK); }
-
 /* A commit reads and writes more arrays at once than a processor prefetches by itself, so commits
    prefetch each array this many elements ahead. */
 enum { GCOMP__AHEAD = 512 };
@@ -4106,7 +4103,8 @@ enum { GCOMP__TILE = 512 };
    caches. Then codes are written past the caches, so that the codes do not evict what is read. */
 enum { GCOMP__STREAM_FROM = 1 << 22 };
 
-/* The encoding of a payload by a block method: what all its chunks share. */
+/* The encoding of a payload by a block method: what is fixed, for all its chunks. What moves is the
+   tile, below. */
 typedef struct gcomp__encode_job {
     const gcomp__call *call;
     const gcomp__block_kernels *kernels;
@@ -4115,6 +4113,8 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
+    int staged;        /* 1: kernels read p from a stage, since the gradient is not float or has a
+                          scale, or a factor: they read floats without a scale only */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
     float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
@@ -4125,22 +4125,17 @@ typedef struct gcomp__encode_job {
     size_t each;
 } gcomp__encode_job;
 
-/* A chunk while it is encoded. */
-typedef struct gcomp__span {
-    const gcomp__encode_job *job;
-    size_t begin, end; /* the chunk's elements; begin is a multiple of GCOMP_CHUNK */
-    gcomp__measured *measured; /* what is found in the chunk */
-    uint32_t *draws;   /* room for the random numbers of a tile and 32 elements more */
-    uint8_t *room;     /* room for the codes of a tile, up to 16 bits each */
-    float *stage;      /* NULL, or room for a tile of p, where the gradient is not float, or has a
-                          scale: kernels read floats without a scale only */
-} gcomp__span;
-
-/* What a method's quantiser takes and leaves. Where the scale is known before the codes ("scale
-   first"), the p of this tile are in `p`. While they become codes, the p of the tile ahead take
-   their places and are measured. So memory is read once, in one stream. Where the scale comes after
-   the codes ("scale last"), p is made, measured and coded at once. */
+/* A chunk while it is encoded: the tile at work, which is what a method's quantiser takes and
+   leaves. Where the scale is known before the codes ("scale first"), the p of this tile are in `p`.
+   While they become codes, the p of the tile ahead take their places and are measured. So memory is
+   read once, in one stream. Where the scale comes after the codes ("scale last"), p is made,
+   measured and coded at once. */
 struct gcomp__tile {
+    const gcomp__encode_job *job;
+    size_t end;                   /* the number of the element behind the chunk */
+    uint8_t *room;                /* for the codes of a tile, up to 16 bits each */
+    uint32_t *draws;              /* for the random numbers of a tile and 32 elements more */
+    float *stage;                 /* for a tile of p, see job->staged; else NULL */
     size_t count;                 /* elements: a multiple of 32, or of 16 if the scale comes last */
     const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
     uint8_t *codes;               /* of this tile */
@@ -4185,12 +4180,14 @@ typedef struct gcomp__common_kernels {
     /* measures p of elements begin .. end - 1 */
     void (*measure)(const gcomp__source *in, size_t begin, size_t end, int measure,
                     gcomp__measured *m);
-    /* codes and scales of a chunk */
-    void (*encode)(const gcomp__encode_job *job, size_t chunk, gcomp__measured *m);
-    /* elements i .. i + count - 1 as floats; i is a multiple of 16 */
-    void (*decode)(const gcomp__view *view, size_t i, size_t count, float *to);
-    /* a chunk of the payloads, by the sink's ending */
-    void (*sink)(const gcomp__sink *sink, size_t chunk);
+    /* codes, scales and measures of a chunk; a task, whose argument is a gcomp__encode_job */
+    void (*encode)(void *job, size_t chunk);
+    /* elements i .. i + count - 1, i a multiple of 16: to <- d; or base + weight * d, if base is
+       not NULL */
+    void (*decode)(const gcomp__view *view, size_t i, size_t count, float *to, const float *base,
+                   float weight);
+    /* a chunk of the payloads, by the sink's ending; a task, whose argument is a gcomp__sink */
+    void (*sink)(void *sink, size_t chunk);
     /* y <- x, with infinities made finite */
     void (*saturate)(float *y, const float *x, size_t n);
     /* residual <- scale * grad + residual; y <- 0: the commit where nothing was sent */
@@ -4223,7 +4220,7 @@ typedef struct gcomp__level_kernels {
     gcomp_result (*read)(const gcomp__form *form, size_t count, const uint8_t **at,
                          const uint8_t *end, uint8_t *codes);
     /* as the common kernel, for payloads whose levels are coded */
-    void (*sink)(const gcomp__sink *sink, size_t chunk);
+    void (*sink)(void *sink, size_t chunk);
 } gcomp__level_kernels;
 
 /* x; where x is an infinity or NaN, the largest float with the sign of x. */
@@ -4280,10 +4277,22 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
-/* Lowers inverse by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits
-   of a positive float gives the next float below. */
-GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
+/* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
+   or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
+   |p| of the block. Each of the two divisions is off by half of a last place at most, so inverse is
+   lowered by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits of a
+   positive float gives the next float below. */
+GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
 {
+    const float most = gcomp__float(most_bits);
+    float by = levels, inverse;
+    if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
+    GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
+    u->a = most / by;
+    GCOMP__PIN_SUM(u->a);
+    inverse = 1 / u->a;
+    GCOMP__PIN_SUM(inverse);
+    u->lift = 1;
 #if defined(__SSE2__)
     /* The same as below. Compilers would move the results of both comparisons to integer registers
        and back, and the codes of a block wait for this. A comparison gives -1 or 0 as an integer,
@@ -4292,32 +4301,14 @@ GCOMP__INLINE float gcomp__lowered(float inverse, float most, float levels)
     const __m128 y = _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_set1_epi32(-1)));
     const __m128i above = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, x)));
     const __m128i still = _mm_castps_si128(_mm_cmplt_ss(l, _mm_mul_ss(m, y)));
-    return _mm_cvtss_f32(
+    u->inverse = _mm_cvtss_f32(
         _mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x), _mm_add_epi32(above, still))));
 #else
-    const float below = gcomp__float(gcomp__bits(inverse) - 1);
-    float product = most * inverse, smaller = most * below;
+    float product = most * inverse, smaller = most * gcomp__float(gcomp__bits(inverse) - 1);
     GCOMP__PIN_SUM(product);
     GCOMP__PIN_SUM(smaller);
-    return gcomp__float(gcomp__bits(inverse) - (product > levels) - (smaller > levels));
+    u->inverse = gcomp__float(gcomp__bits(inverse) - (product > levels) - (smaller > levels));
 #endif
-}
-
-/* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
-   or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
-   |p| of the block. */
-GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
-{
-    float most = gcomp__float(most_bits), by = levels;
-    if (most_bits < 80u << 23 || most_bits >= 227u << 23) return 0; /* 2^-47 .. 2^100 */
-    GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
-    u->a = most / by;
-    GCOMP__PIN_SUM(u->a);
-    u->inverse = 1 / u->a;
-    GCOMP__PIN_SUM(u->inverse);
-    u->lift = 1;
-    /* Each of the two divisions is off by half of a last place at most: two floats down suffice. */
-    u->inverse = gcomp__lowered(u->inverse, most, levels);
     return 1;
 }
 
@@ -4381,17 +4372,6 @@ GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__cons
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
 
-/* And from it; what the payload does not have is 1. The power of two 2^-127, byte 0, is a subnormal
-   float: bit 22 alone. */
-GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, gcomp__constants *u)
-{
-    u->a = u->b = 1;
-    if (bytes == GCOMP__POWER_OF_TWO)
-        u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
-    if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
-    if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
-}
-
 /* The scale that an e4m3 stands for, code <= 0x7e, with the float of the tensor: rounded once,
    since the first product is exact. The bits of an e4m3, shifted, are those of a float 2^-120 as
    large, also where they are subnormal. */
@@ -4400,6 +4380,23 @@ GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
     float e4m3 = gcomp__float(code << 20) * 1329227995784915872903807060280344576.0f; /* 2^120 */
     GCOMP__PIN(e4m3);
     return e4m3 * tensor;
+}
+
+/* The scale of a block, of `bytes` bytes or with two levels, from the payload; what the payload
+   does not have is 1. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. tensor:
+   the float in front. */
+GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, float tensor,
+                                    gcomp__constants *u)
+{
+    u->a = u->b = 1;
+    if (bytes == GCOMP__TWO_LEVELS) {
+        u->a = gcomp__two_levels(*from, tensor);
+        return;
+    }
+    if (bytes == GCOMP__POWER_OF_TWO)
+        u->a = from[0] ? gcomp__float((uint32_t)from[0] << 23) : gcomp__float(1u << 22);
+    if (bytes >= GCOMP__ONE_FLOAT) u->a = gcomp__get_float(from);
+    if (bytes == GCOMP__TWO_FLOATS) u->b = gcomp__get_float(from + 4);
 }
 
 /* Bytes of the codes of the last `count` < 16 elements: as many as hold their bits, or with
@@ -4429,20 +4426,6 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
     const size_t bytes = gcomp__last_bytes(form, count), used = gcomp__last_bits(form, count);
     if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
-}
-
-/* The last codes to a payload: a quantiser wrote 16 codes to `some`, `count` of them are kept. */
-static void gcomp__put_last(uint8_t *to, uint8_t *some, const gcomp__form *form, size_t count)
-{
-    memcpy(to, some, gcomp__clear_last(some, form, count));
-}
-
-/* And back: some[64] <- the last codes, and zeros behind these. */
-static void gcomp__get_last(uint8_t *some, const uint8_t *from, const gcomp__form *form,
-                            size_t count)
-{
-    memset(some, 0, 64);
-    memcpy(some, from, gcomp__last_bytes(form, count));
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -4817,6 +4800,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
 #endif
 #define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
+#define GCOMP__HAS_RANGES GCOMP__HAS(INT)         /* GCOMP__RANGE: a scale from two ends */
 #define GCOMP__HAS_TWO_LEVELS GCOMP__HAS(NVFP4)   /* a float before the scales of one byte */
 #define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
     (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
@@ -4866,7 +4850,7 @@ GCOMP__INLINE int gcomp__measures(int measure, int kind)
                                                 GCOMP__HAS(DGC)
                       : kind == GCOMP__MOMENTS ? GCOMP__HAS(TERNGRAD)
                       : kind == GCOMP__SIDES   ? GCOMP__HAS(ONEBIT)
-                      : kind == GCOMP__RANGE   ? GCOMP__HAS(INT)
+                      : kind == GCOMP__RANGE   ? GCOMP__HAS_RANGES
                                                : 1;
     return asked && measure == kind;
 }
@@ -4932,15 +4916,6 @@ static const uint32_t gcomp__crc_table[GCOMP__CRC_LAST + 1][16] = {
     {0x00000000u, 0x105EC76Fu, 0x20BD8EDEu, 0x30E349B1u, 0x417B1DBCu, 0x5125DAD3u, 0x61C69362u,
      0x7198540Du, 0x82F63B78u, 0x92A8FC17u, 0xA24BB5A6u, 0xB21572C9u, 0xC38D26C4u, 0xD3D3E1ABu,
      0xE330A81Au, 0xF36E6F75u}};
-
-/* The checksum of one more byte. Row 15 is for the last half byte of 8, behind which nothing
-   follows, so it serves for single half bytes. */
-GCOMP__INLINE uint32_t gcomp__crc_byte(uint32_t crc, uint32_t byte)
-{
-    crc ^= byte;
-    crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
-    return crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
-}
 
 /* The checksum of 8 more bytes, read as a little-endian word; the checksum so far is added to the
    first four of them. */
@@ -5332,9 +5307,11 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #endif
 /* WIDE_KERNELS of kernels in GCOMP__EACH_WIDE, KERNELS of those in GCOMP__EACH. */
 #define GCOMP__WIDE_KERNELS(name) \
-    {GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), GCOMP__OF_NEON(name)}
+    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX512(name), \
+     GCOMP__OF_NEON(name)}
 #define GCOMP__KERNELS(name) \
-    {GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX2(name), GCOMP__OF_NEON(name)}
+    {NULL, GCOMP__OF_SCALAR(name), GCOMP__OF_AVX2(name), GCOMP__OF_AVX2(name), \
+     GCOMP__OF_NEON(name)}
 #define GCOMP__NO_KERNELS {NULL}
 
 #if GCOMP__HAS_AVX2 && GCOMP__WANTS(2)
@@ -7527,7 +7504,7 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
    to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-enum { GCOMP__FLOATS, GCOMP__BFLOATS, GCOMP__BYTES };
+enum { GCOMP__FLOATS = 0, GCOMP__BFLOATS, GCOMP__BYTES };
 enum { GCOMP__BYTES_BLOCK = 128, GCOMP__BYTES_EACH = 4 + GCOMP__BYTES_BLOCK };
 
 /* 0 where residuals are floats always: then compilers drop all that is small. */
@@ -7800,7 +7777,13 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     }
     for (; !GCOMP__SMALL && count >= 8; count -= 8, bytes += 8)
         crc = gu_crc8(crc, gcomp__get64(bytes));
-    for (; count; count--) crc = gcomp__crc_byte(crc, *bytes++); /* the last 7 at most */
+    /* The last 7 bytes at most. The last row of the table is for the last half byte of 8, behind
+       which nothing follows, so it serves for single half bytes. */
+    for (; count; count--) {
+        crc ^= *bytes++;
+        crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
+        crc = crc >> 4 ^ gcomp__crc_table[GCOMP__CRC_LAST][crc & 15];
+    }
     return ~crc;
 }
 
@@ -8367,21 +8350,35 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp__source *in, size_t begin,
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>loops - the three loops that become kernels of a block method
+   >>encoding - tiles of a gradient become codes and scales, for every block method
+
+     gcomp__encode                  a chunk
+       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
+         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
+         gcomp__fit_large           constants of a larger block, which is measured before
+         kernels->quantise          gcomp__quantise_tile with the method's function
+       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
+         gcomp__quantise_range      a block, or the chunk
+         kernels->quantise          gcomp__quantise_groups with the method's function
 
    A block method says in one function how 16 floats become codes, or 32 floats side by side, and in
-   another one how 16 codes become floats. These functions are inlined into one of the three loops
-   below. `format` tells widths or formats of a method apart; it is a constant where the loop is
-   inlined. A loop with a method's functions in it is a kernel, and stands in the method's table.
+   another one how 16 codes become floats. These functions are inlined into a loop: one of the two
+   quantisers here, or gcomp__decode_groups in >>decoding. `format` tells widths or formats of a
+   method apart; it is a constant where the loop is inlined. A loop with a method's functions in it
+   is a kernel, and stands in the method's table. Parameters of a loop that a kernel gives: code16,
+   the bytes of 16 codes, as in the form; block, elements with the same scale (t->block, or the
+   constant 32); range, 1: offsets are subtracted; factor, 1, or 65536 for 16 binary places behind a
+   level. gcomp__quantise_tile gives a method (p * lift - offset) * inverse * factor, to be rounded:
+   p in steps of the scale, and never p itself; gcomp__quantise_groups gives it p.
 
-     gcomp__quantise_tile     the scale is known before the codes: codes this tile, reads the next.
-                              A quantiser gets (p * lift - offset) * inverse * factor, rounded: p in
-                              steps of the scale, and never p itself
-     gcomp__quantise_groups   the scale comes after the codes, or there is none. A quantiser gets p
-     gcomp__decode_groups     codes to floats
-   Parameters of a loop that a kernel gives: code16, the bytes of 16 codes, as in the form; block,
-   elements with the same scale (t->block, or the constant 32); range, 1: offsets are subtracted;
-   factor, 1, or 65536 for 16 binary places behind a level.
+   A tile has the constants of all its blocks: inverse[k] and offset[k] of block k. In the usual
+   case they come from top[k] and high[k]; else the block is measured as its form says, and the
+   method's function `fit` finds them. Where a block's inverse would overflow, or differences of its
+   p would, its p are lifted: multiplied by a power of two in the tile.
+
+     block of    16                 32 .. 512                         1024 and more
+     measured    in t->p            by the quantiser, while it        in memory, before its
+                                    codes the tile before             first tile
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #define gcomp__quantiser GCOMP__F(quantiser)
@@ -8389,8 +8386,6 @@ typedef void (*gcomp__quantiser)(uint8_t *code, gv x, const gcomp__constants *u,
 #define gcomp__pair_quantiser GCOMP__F(pair_quantiser)
 typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
                                       const gcomp__constants *u, size_t i, int format);
-#define gcomp__dequantiser GCOMP__F(dequantiser)
-typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
 /* A method's quantiser where the scale is known. Each turn takes 32 p of this tile from t->p, puts
    32 p of the tile ahead in their places, and writes 32 codes:
@@ -8477,94 +8472,32 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
     gcomp__acc_move((gcomp__acc *)t->acc, &acc, measure);
 }
 
-/* A method's decoder. `code16` is the bytes of 16 codes and `scale_bytes` those of a block's scale:
-   both are constants, so that this is one loop over blocks around two over codes, one for each kind
-   of target. Blocks of one byte's scale, 32 elements or with two levels 16, have a loop without
-   counts before. */
-#define gcomp__decode_groups GCOMP__F(decode_groups)
-GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
-                                       size_t code16, size_t scale_bytes)
-{
-    const gcomp__view *view = d->view;
-    const int two = scale_bytes == GCOMP__TWO_LEVELS;
-    const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
-    const size_t bytes = two ? 1 : scale_bytes; /* from scale to scale */
-    const uint8_t *scale = view->scales + (d->first >> view->shift) * bytes;
-    const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
-    const uint8_t *code = d->codes;
-    const float *base = d->base;
-    const gv weight = gv_splat(d->weight);
-    float *to = d->to;
-    /* left: elements to do; run: elements up to the next scale */
-    size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
-    gcomp__constants u;
-    u.constant = view->form.constant;
-    u.levels = view->form.levels;
-    u.table = view->form.table;
-    for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
-        if (two) u.a = gcomp__two_levels(*scale++, tensor);
-        else gcomp__get_scale(scale++, 1, &u);
-        gv_store(to, (deq)(code, &u, format));
-        if (two) u.a = gcomp__two_levels(*scale++, tensor);
-        gv_store(to + 16, (deq)(code + code16, &u, format));
-        code += 2 * code16;
-    }
-    for (; left; left -= run, run = block) {
-        run = gcomp__min(run, left);
-        const float *const end = to + run; /* of the block */
-        if (two) u.a = gcomp__two_levels(*scale, tensor);
-        else gcomp__get_scale(scale, scale_bytes, &u);
-        scale += bytes;
-        for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
-            gv_store(to, (deq)(code, &u, format));
-            gv_store(to + 16, (deq)(code + code16, &u, format));
-        }
-        for (; to < end; code += code16, to += 16) {
-            gv x = (deq)(code, &u, format);
-            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
-            gv_store(to, x);
-        }
-    }
-}
-
-/* A kernel of a block method: one of the three loops with a method's functions inlined. This is the
-   one macro that makes functions of methods: `name` gets the set's suffix. A kernel begins on a
-   line of the cache, since a loop of a few instructions can lose a quarter of its speed where it
-   happens to cross lines. */
-#define GCOMP__KERNEL(name, parameter, ...) \
+/* A kernel of a block method: a loop with a method's functions inlined. This is the one macro that
+   makes functions of methods: `name` gets the set's suffix. A kernel begins on a line of the cache,
+   since a loop of a few instructions can lose a quarter of its speed where it happens to cross
+   lines. */
+#define GCOMP__KERNEL(name, ...) GCOMP__KERNEL2(name, __VA_ARGS__)
+#define GCOMP__KERNEL2(name, parameter, ...) \
     GCOMP__ON_A_LINE static void GCOMP__F(name)(parameter) { __VA_ARGS__; }
-#endif
+/* The loops as a kernel has them; that of a decoder stands in >>decoding. */
+#define GCOMP__TILES(...) gcomp__tile *t, gcomp__quantise_tile(t, __VA_ARGS__)
+#define GCOMP__GROUPS(...) gcomp__tile *t, gcomp__quantise_groups(t, __VA_ARGS__)
 
-/* ------------------------------------------------------------------------------------------------
-   >>fitting - the constants and the scale of a block, from what was measured of it
-
-   A tile has the constants of all its blocks: inverse[k] and offset[k] of block k. In the usual
-   case they come from top[k] and high[k] (gcomp__fit_simply); else the block is measured as its
-   form says, and the method's function `fit` finds them. Where a block's inverse would
-   overflow, or differences of its p would, its p are lifted: multiplied by a power of two in the
-   tile.
-
-     block of    16                 32 .. 512                         1024 and more
-     measured    in t->p            by the quantiser, while it        in memory, before its
-                                    codes the tile before             first tile
-   ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
+#if !GCOMP__IN_WIDE
 /* The constants of block `block` from its measures, and the scale of the block to the payload. If
-   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. Returns
-   the bits of the largest |p|. */
+   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. */
 #define gcomp__fit_block GCOMP__F(fit_block)
-GCOMP__INLINE uint32_t gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
-                                        size_t block, gcomp__constants *u)
+GCOMP__INLINE void gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
+                                    size_t block, gcomp__constants *u)
 {
     const gcomp__form *form = &job->form;
     *u = job->unit;
     u->lift = 0;
-    if (m->max_bits >= 0x7f800000u) return m->max_bits;
+    if (m->max_bits >= 0x7f800000u) return;
     u->lift = 1;
     if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels))
         (form->fit)(form, m, u);
     gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
-    return m->max_bits;
 }
 
 /* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
@@ -8578,42 +8511,17 @@ GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
     }
 }
 
-/* Constants of block k, in the tile, and its scale in the payload, in the usual case: what was
-   measured of the block is finite, and nothing can overflow or become subnormal. Returns 0, and
-   changes nothing, in all other cases. */
-#define gcomp__fit_simply GCOMP__F(fit_simply)
-GCOMP__INLINE int gcomp__fit_simply(const gcomp__form *form, gcomp__tile *t, size_t k,
-                                    uint8_t *scale)
-{
-    gcomp__constants u;
-    if (gcomp__measures(form->measure, GCOMP__RANGE)) {
-        const uint32_t low = t->top[k], high = t->high[k];
-        const uint32_t top = gcomp__larger(low & 0x7fffffffu, high);
-        /* Some p < 0 and some p >= 0, or low and high are not what they are named for. */
-        if (!(low >> 31) || high >> 31) return 0;
-        if (!gcomp__simple_range(&u, top, gcomp__float(low), gcomp__float(high), form->levels))
-            return 0;
-        t->top[k] = top;
-        t->offset[k] = u.offset;
-        gcomp__put_scale(scale, 8, &u);
-    } else {
-        if (!form->scale_is_step || !gcomp__simple_step(&u, t->top[k], form->levels)) return 0;
-        gcomp__put_scale(scale, 4, &u);
-    }
-    t->inverse[k] = u.inverse;
-    return 1;
-}
-
 /* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
    tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
-   first tile of a chunk, the last one, and blocks of 16 are measured here. Returns the bits of the
-   largest |p|. */
+   first tile of a chunk, the last one, and blocks of 16 are measured here. In the usual case what
+   was measured of a block is finite, and nothing can overflow or become subnormal. Returns the bits
+   of the largest |p|. */
 #define gcomp__fit_tile GCOMP__F(fit_tile)
-GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t, size_t i,
-                                         size_t count, int known)
+GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count, int known)
 {
-    const gcomp__encode_job *job = span->job;
+    const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
+    const int range = GCOMP__HAS_RANGES && form->measure == GCOMP__RANGE;
     const size_t block = form->block;
     /* block is a power of two; a division by it would take as long as a block of 32 does */
     const unsigned shift = gcomp__log2((uint32_t)block);
@@ -8622,22 +8530,33 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
     uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
     uint32_t max_bits = 0;
     /* Without `known`, and for most blocks of 16, top is measured here. For a range it becomes 0:
-       then fit_simply returns 0, and the block is measured in full below. */
+       then no block is usual, and each is measured in full below. */
     known &= block >= 32 || form->front;
     for (size_t k = 0; k < blocks && !known; k++) {
         gv most = gv_splat(0);
         for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
             most = gv_max_bits(most, gv_load(t->p + j));
-        t->top[k] = gcomp__measures(form->measure, GCOMP__RANGE) ? 0 : gv_most(most);
+        t->top[k] = range ? 0 : gv_most(most);
     }
     if (GCOMP__HAS_BYTE_SCALES && job->kernels->fit)
         return (job->kernels->fit)(form, t, blocks, scale);
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
-        float *p = t->p + k * block;
+        gcomp__constants u;
         gcomp__measured m;
+        int usual;
         m.max_bits = t->top[k];
-        if (!gcomp__fit_simply(form, t, k, scale)) { /* the rare or the slow case */
-            gcomp__constants u;
+        if (range) { /* some p < 0 and some p >= 0, or these are not what they are named for */
+            const uint32_t low = t->top[k], high = t->high[k];
+            m.max_bits = gcomp__larger(low & 0x7fffffffu, high);
+            usual = low >> 31 && !(high >> 31) &&
+                    gcomp__simple_range(&u, m.max_bits, gcomp__float(low), gcomp__float(high),
+                                        form->levels);
+        } else usual = form->scale_is_step && gcomp__simple_step(&u, m.max_bits, form->levels);
+        if (usual) {
+            gcomp__put_float(scale, u.a);
+            if (range) gcomp__put_float(scale + 4, u.b);
+        } else { /* the rare or the slow case */
+            float *p = t->p + k * block;
             m.count = gcomp__min(count - k * block, block);
             if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
                 gcomp__acc acc;
@@ -8646,12 +8565,12 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
                 gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
                 gcomp__acc_end(&acc, m.count, form->measure, &m);
             }
-            (void)gcomp__fit_block(job, &m, first + k, &u);
-            t->inverse[k] = u.inverse;
-            t->offset[k] = u.offset;
+            gcomp__fit_block(job, &m, first + k, &u);
             /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
             if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
         }
+        t->inverse[k] = u.inverse;
+        if (range || !usual) t->offset[k] = u.offset;
         max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
     }
     return max_bits;
@@ -8661,35 +8580,20 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(const gcomp__span *span, gcomp__tile *t
    so that its elements are read twice; the second time they are in a cache, unless the block is
    large. */
 #define gcomp__fit_large GCOMP__F(fit_large)
-GCOMP__NOINLINE uint32_t gcomp__fit_large(const gcomp__span *span, gcomp__tile *t, size_t i)
+GCOMP__NOINLINE uint32_t gcomp__fit_large(gcomp__tile *t, size_t i)
 {
-    const gcomp__encode_job *job = span->job;
+    const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
     gcomp__measured m;
     gcomp__constants u;
-    gcomp__measure_range(&job->in, i, gcomp__min(span->end, i + form->block), form->measure, &m);
-    (void)gcomp__fit_block(job, &m, i / form->block, &u);
+    gcomp__measure_range(&job->in, i, gcomp__min(t->end, i + form->block), form->measure, &m);
+    gcomp__fit_block(job, &m, i / form->block, &u);
     t->inverse[0] = u.inverse;
     t->offset[0] = u.offset;
     t->u.lift = u.lift; /* all tiles of the block are lifted, when their turn comes */
     return m.max_bits;
 }
-#endif
 
-/* ------------------------------------------------------------------------------------------------
-   >>encoding - tiles of a gradient become codes and scales, for every block method
-
-     gcomp__encode                  a chunk
-       gcomp__encode_staged         ... of gradients that are not float, or have a scale
-       gcomp__encode_scale_first    scale before codes: int, qsgd, mx, ...
-         gcomp__fit_tile            constants of the blocks of a tile; blocks of 16 .. 512 elements
-         gcomp__fit_large           constants of a larger block, which is measured before
-         kernels->quantise          gcomp__quantise_tile with the method's function
-       gcomp__encode_scale_last     codes before scale, or no scale: sign, onebit, fp16, ...
-         gcomp__quantise_range      a block, or the chunk
-         kernels->quantise          gcomp__quantise_groups with the method's function
-   ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
 /* Copies bytes past the caches (gb_stream): lines that are written as a whole need not be read
    before. The bytes up to the first line and behind the last one are copied as usual, since other
    threads may write the rest of these lines. */
@@ -8717,21 +8621,21 @@ GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
     t->offset[0] = 0;
 }
 
-/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if the span
-   has a stage. */
+/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if there is
+   a stage. */
 #define gcomp__point_to GCOMP__F(point_to)
-static void gcomp__point_to(const gcomp__span *span, gcomp__tile *t, size_t i, size_t count)
+static void gcomp__point_to(gcomp__tile *t, size_t i, size_t count)
 {
-    const gcomp__source *in = &span->job->in;
-    if (span->stage) {
-        gcomp__stage(span->stage, in, i, count);
-        if (GCOMP__HAS_CASTS && span->job->factor != 1.0f)
-            gcomp__lift(span->stage, count, span->job->factor);
-        t->grad = span->stage;
+    const gcomp__source *in = &t->job->in;
+    if (t->stage) {
+        gcomp__stage(t->stage, in, i, count);
+        if (GCOMP__HAS_CASTS && t->job->factor != 1.0f)
+            gcomp__lift(t->stage, count, t->job->factor);
+        t->grad = t->stage;
     } else {
         t->grad = (const float *)in->grad + i;
     }
-    t->stride = span->stage || !in->residual.floats ? 0 : 16;
+    t->stride = t->stage || !in->residual.floats ? 0 : 16;
     t->residual = t->stride ? in->residual.floats + i : gcomp__no_residual;
 }
 
@@ -8750,7 +8654,7 @@ GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
     if (count % 32 && count % 32 <= 16) gv_store(t->p + (count + 15) / 16 * 16, gv_splat(0));
 }
 
-/* Codes and scales of a chunk where the scale is known before the codes:
+/* Codes and scales of a chunk, from element `begin` on, where the scale is known before the codes:
 
        memory   ... | coded | this tile | tile ahead | ...
                                   |           |
@@ -8759,93 +8663,85 @@ GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
    What was measured of the tile ahead gives its blocks their constants before its turn. The last
    tile, which may have fewer elements, is read and measured on its own. */
 #define gcomp__encode_scale_first GCOMP__F(encode_scale_first)
-GCOMP__NOINLINE void gcomp__encode_scale_first(const gcomp__span *span)
+GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
-    const gcomp__encode_job *job = span->job;
+    const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
-    const size_t code16 = form->code16, end = span->end;
+    const size_t end = t->end;
     /* 1: blocks lie in tiles, and each tile's constants are found from the tile itself */
     const int in_tile = !job->given && form->block <= GCOMP__TILE;
-    /* 1: codes are written to span->room, and copied from there past the caches */
+    /* 1: codes are written to t->room, and copied from there past the caches */
     const int streams = gb_streams && job->streamed;
-    uint32_t max_bits = 0; /* bits of the largest |p| of all blocks so far */
-    gcomp__tile t;
-    t.u = job->unit;
-    t.u.draws = span->draws;
+    int ready = 0; /* 1: this tile was read and measured while the one before was coded */
     /* what the quantiser takes for a block: those of 16 are scaled before, larger ones than a tile
        have one constant in the whole tile */
-    t.block = in_tile && form->block >= 32 ? form->block : (size_t)GCOMP__TILE;
-    t.inverse[0] = t.u.inverse;
-    t.offset[0] = t.u.offset;
-    /* this tile has elements i .. i + count - 1; the tile ahead has `next` elements */
-    size_t i = span->begin, count = gcomp__min(GCOMP__TILE, end - i), next;
-    gcomp__point_to(span, &t, i, count);
-    gcomp__load_tile(&t, count);
-    if (in_tile) max_bits = gcomp__fit_tile(span, &t, i, count, 0);
-    for (; i < end; i += count, count = next) {
-        uint8_t *const codes = job->codes + i / 16 * code16;
-        next = gcomp__min(GCOMP__TILE, end - i - count);
-        if (!in_tile && !job->given && i % form->block == 0)
-            max_bits = gcomp__larger(max_bits, gcomp__fit_large(span, &t, i));
-        if (t.u.lift != 1.0f) gcomp__lift(t.p, count, t.u.lift);
+    t->block = in_tile && form->block >= 32 ? form->block : (size_t)GCOMP__TILE;
+    t->inverse[0] = t->u.inverse;
+    t->offset[0] = t->u.offset;
+    t->u.draws = t->draws;
+    for (size_t i = begin, count; i < end; i += count) { /* elements i .. i + count - 1 */
+        uint8_t *const codes = job->codes + i / 16 * form->code16;
+        uint32_t max_bits = 0;
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (!ready) {
+            gcomp__point_to(t, i, count);
+            gcomp__load_tile(t, count);
+        }
+        if (in_tile) max_bits = gcomp__fit_tile(t, i, count, ready);
+        else if (!job->given && i % form->block == 0) max_bits = gcomp__fit_large(t, i);
+        m->max_bits = gcomp__larger(m->max_bits, max_bits); /* nothing else is told */
+        if (t->u.lift != 1.0f) gcomp__lift(t->p, count, t->u.lift);
         if (in_tile && form->block < 32 && !form->front)
-            gcomp__scale_small(&t, count, gcomp__measures(form->measure, GCOMP__RANGE));
+            gcomp__scale_small(t, count, gcomp__measures(form->measure, GCOMP__RANGE));
         if (GCOMP__HAS_DRAWS && form->stochastic)
-            gcomp__draw_many(span->draws, t.u.words, i, (count + 31) / 32 * 32);
+            gcomp__draw_many(t->draws, t->u.words, i, (count + 31) / 32 * 32);
         /* The quantiser reads as many elements ahead as it codes. If there are fewer, it gets the
-           tile's own p instead, and the last tile is loaded below. */
-        if (next == GCOMP__TILE) {
-            gcomp__point_to(span, &t, i + count, next);
+           tile's own p instead, and the last tile is loaded above. */
+        ready = end - i - count >= GCOMP__TILE;
+        if (ready) {
+            gcomp__point_to(t, i + count, GCOMP__TILE);
         } else {
-            t.grad = t.p;
-            t.residual = gcomp__no_residual;
+            t->grad = t->p;
+            t->residual = gcomp__no_residual;
         }
-        t.u.at = i;
-        t.count = (count + 31) / 32 * 32;
+        t->u.at = i;
+        t->count = (count + 31) / 32 * 32;
         /* the payload has no room for codes of the zeros behind the last elements */
-        t.codes = streams || count % 32 ? span->room : codes;
-        (job->kernels->quantise)(&t);
-        if (t.codes == span->room) { /* to the payload, without codes of zeros behind the end */
-            const size_t bytes = gcomp__clear_last(span->room, form, count);
-            if (streams) gcomp__stream_codes(codes, span->room, bytes);
-            else memcpy(codes, span->room, bytes);
+        t->codes = streams || count % 32 ? t->room : codes;
+        (job->kernels->quantise)(t);
+        if (t->codes == t->room) { /* to the payload, without codes of zeros behind the end */
+            const size_t bytes = gcomp__clear_last(t->room, form, count);
+            if (streams) gcomp__stream_codes(codes, t->room, bytes);
+            else memcpy(codes, t->room, bytes);
         }
-        if (next < GCOMP__TILE) {
-            gcomp__point_to(span, &t, i + count, next);
-            gcomp__load_tile(&t, next);
-        }
-        if (in_tile && next)
-            max_bits = gcomp__larger(max_bits, gcomp__fit_tile(span, &t, i + count, next,
-                                                         next == GCOMP__TILE));
     }
-    span->measured->max_bits = max_bits; /* nothing else is told */
 }
 
 /* Codes and measures of elements i .. end - 1, where the scale comes after the codes: whole groups
    of 16, then the last elements of the tensor in a line of their own. */
 #define gcomp__quantise_range GCOMP__F(quantise_range)
-static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_t i, size_t end)
+static void gcomp__quantise_range(gcomp__tile *t, size_t i, size_t end)
 {
-    const gcomp__encode_job *job = span->job;
+    const gcomp__encode_job *job = t->job;
     const size_t code16 = job->form.code16;
     /* 1: codes go past the caches; only those of 2 bytes do, smaller ones are little beside p */
     const int streams = gb_streams && job->streamed && code16 == 32;
     /* 1: goes tile by tile, since streams, the stage and draws have room for a tile only */
-    const int tiles = streams || span->stage || job->form.stochastic;
+    const int tiles = streams || t->stage || job->form.stochastic;
     const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
     for (size_t count; i < end; i += count) {
         count = gcomp__min(most, end - i);
         const size_t rest = count % 16, whole = count - rest; /* rest > 0: the tensor ends here */
         uint8_t *const codes = job->codes + i / 16 * code16;
         if (GCOMP__HAS_DRAWS && job->form.stochastic)
-            gcomp__draw_many(span->draws, t->u.words, i, count);
-        gcomp__point_to(span, t, i, count);
+            gcomp__draw_many(t->draws, t->u.words, i, count);
+        gcomp__point_to(t, i, count);
         t->u.at = i;
-        t->u.draws = span->draws;
+        t->u.draws = t->draws;
         t->count = whole;
-        t->codes = streams ? span->room : codes;
+        t->codes = streams ? t->room : codes;
         if (whole) (job->kernels->quantise)(t);
-        if (streams) gcomp__stream_codes(codes, span->room, whole / 16 * code16);
+        if (streams) gcomp__stream_codes(codes, t->room, whole / 16 * code16);
         if (rest) { /* gradients in t->p[0 .. 15], residuals in t->p[16 .. 31], zeros behind both */
             uint8_t some[64]; /* their codes, and those of the zeros */
             gcomp__pad(t->p, t->grad + whole, rest);
@@ -8853,96 +8749,89 @@ static void gcomp__quantise_range(const gcomp__span *span, gcomp__tile *t, size_
             t->grad = t->p;
             t->residual = t->p + 16;
             t->u.at = i + whole;
-            t->u.draws = (const uint8_t *)span->draws + 2 * whole; /* 2 bytes an element */
+            t->u.draws = (const uint8_t *)t->draws + 2 * whole; /* 2 bytes an element */
             t->count = 16;
             t->codes = some;
             (job->kernels->quantise)(t);
-            gcomp__put_last(codes + whole / 16 * code16, some, &job->form, rest);
+            memcpy(codes + whole / 16 * code16, some, gcomp__clear_last(some, &job->form, rest));
         }
     }
 }
 
-/* Codes and scales of a chunk where a block's scale is known after its codes, or there is none.
-   With block = tensor (form->block is 0) the chunk's measures are told, and the scale is made when
-   all chunks are done. */
+/* Codes and scales of a chunk, from element `begin` on, where a block's scale is known after its
+   codes, or there is none. With block = tensor (form->block is 0) the chunk's measures are told,
+   and the scale is made when all chunks are done. */
 #define gcomp__encode_scale_last GCOMP__F(encode_scale_last)
-GCOMP__NOINLINE void gcomp__encode_scale_last(const gcomp__span *span)
+GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
-    const gcomp__encode_job *job = span->job;
+    const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
     const size_t block = form->block;
     gcomp__acc acc;
-    gcomp__tile t;
-    t.u = job->unit;
-    t.acc = &acc; /* the kernel adds to it */
+    t->acc = &acc; /* the kernel adds to it */
     acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, form->measure);
-    for (size_t i = span->begin, stop; i < span->end; i = stop) {
+    for (size_t i = begin, stop; i < t->end; i = stop) {
         /* elements i .. stop - 1 have the same scale */
-        stop = block ? gcomp__min(span->end, i + block) : span->end;
+        stop = block ? gcomp__min(t->end, i + block) : t->end;
         if (block) gcomp__acc_none(&acc, form->measure); /* each block begins anew */
-        gcomp__quantise_range(span, &t, i, stop);
+        gcomp__quantise_range(t, i, stop);
         if (block) {
             gcomp__constants u = job->unit; /* only a and b of it are wanted: codes are there */
-            gcomp__measured m;
-            gcomp__acc_end(&acc, stop - i, form->measure, &m);
-            if (gcomp__measures(form->measure, GCOMP__L1) && m.max_bits >= 0x7f800000u)
-                gcomp__measure_again(&job->in, i, stop, &m);
-            if (m.max_bits >= 0x7f800000u) acc.max_bits = gv_splat(gcomp__float(0x7f800000u));
-            (form->fit)(form, &m, &u);
+            gcomp__acc_end(&acc, stop - i, form->measure, m);
+            if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
+                gcomp__measure_again(&job->in, i, stop, m);
+            if (m->max_bits >= 0x7f800000u) acc.max_bits = gv_splat(gcomp__float(0x7f800000u));
+            (form->fit)(form, m, &u);
             gcomp__put_scale(job->scales + i / block * form->scale_bytes, form->scale_bytes, &u);
         }
     }
-    gcomp__measured *const m = span->measured;
-    gcomp__acc_end(&acc, span->end - span->begin, form->measure, m);
+    gcomp__acc_end(&acc, t->end - begin, form->measure, m);
     /* with blocks the sums are those of the last block, and only max_bits is told */
     if (block) m->max_bits = gv_most(acc.max_bits);
     else if (gcomp__measures(form->measure, GCOMP__L1) && m->max_bits >= 0x7f800000u)
-        gcomp__measure_again(&job->in, span->begin, span->end, m);
+        gcomp__measure_again(&job->in, begin, t->end, m);
 }
 
-/* A chunk, by the order of scale and codes. */
-#define gcomp__encode_span GCOMP__F(encode_span)
-static void gcomp__encode_span(const gcomp__span *span)
-{
-    if (GCOMP__HAS_SCALE_FIRST && span->job->form.scale_first) gcomp__encode_scale_first(span);
-    else gcomp__encode_scale_last(span);
-}
-
-/* The same for gradients that are not float, or that have a scale: p of a tile is made in a stage,
-   and the encoders read the stage. A function of its own, so that only this case has the stage on
-   its stack. */
+/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers. A
+   function of its own, so that only what needs one of them has both on its stack. */
 #define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(gcomp__span *span)
+GCOMP__NOINLINE void gcomp__encode_staged(gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
     GCOMP__ON_A_LINE float stage[GCOMP__TILE];
-    span->stage = stage;
-    gcomp__encode_span(span);
+    uint32_t draws[GCOMP__TILE / 2 + 16]; /* two elements a word */
+    if (t->job->staged) t->stage = stage;
+    t->draws = draws;
+    if (GCOMP__HAS_SCALE_FIRST && t->job->form.scale_first) gcomp__encode_scale_first(t, begin, m);
+    else gcomp__encode_scale_last(t, begin, m);
 }
 
-/* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk
-   to *measured: max_bits always; the sums, if the tensor has one scale that comes last. Makes the
-   arrays that the chunk works in: some 3 KiB of stack. */
+/* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk to
+   its place: max_bits always; the sums, if the tensor has one scale that comes last. Makes the tile
+   that the chunk works in: some 4 KiB of stack. */
 #define gcomp__encode GCOMP__F(encode)
-static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__measured *measured)
+static void gcomp__encode(void *arg, size_t chunk)
 {
-    const size_t i = chunk * GCOMP_CHUNK;
-    gcomp__span span;
-    uint32_t draws[GCOMP__TILE / 2 + 16];           /* two elements a word */
+    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK;
+    gcomp__measured *const m = job->measured + job->each * chunk;
     GCOMP__ON_A_LINE uint8_t room[2 * GCOMP__TILE]; /* codes have up to 2 bytes */
-    memset(measured, 0, sizeof *measured);
-    span.job = job;
-    span.begin = i;
-    span.end = gcomp__min(job->n, i + GCOMP_CHUNK);
-    span.measured = measured;
-    span.draws = draws;
-    span.room = room;
-    span.stage = NULL; /* see gcomp__encode_staged */
-    if (gcomp__general(&job->in) || (GCOMP__HAS_CASTS && job->factor != 1.0f))
-        gcomp__encode_staged(&span);
-    else gcomp__encode_span(&span);
+    gcomp__tile t;
+    memset(m, 0, sizeof *m);
+    t.job = job;
+    t.end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    t.u = job->unit;
+    t.room = room;
+    t.draws = NULL; /* see gcomp__encode_staged */
+    t.stage = NULL;
+    if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
+        gcomp__encode_staged(&t, begin, m);
+    else if (GCOMP__HAS_SCALE_FIRST && job->form.scale_first)
+        gcomp__encode_scale_first(&t, begin, m);
+    else gcomp__encode_scale_last(&t, begin, m);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
 }
+#endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -8956,6 +8845,58 @@ static void gcomp__encode(const gcomp__encode_job *job, size_t chunk, gcomp__mea
    y may be the gradient itself: an element's gradient is read before its mean is written.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
+#define gcomp__dequantiser GCOMP__F(dequantiser)
+typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
+
+/* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
+   `scale_bytes` those of a block's scale: both are constants, so that this is one loop over blocks
+   around two over codes, one for each kind of target. Blocks of one byte's scale, 32 elements or
+   with two levels 16, have a loop without counts before. */
+#define gcomp__decode_groups GCOMP__F(decode_groups)
+GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
+                                       size_t code16, size_t scale_bytes)
+{
+    const gcomp__view *view = d->view;
+    const int two = scale_bytes == GCOMP__TWO_LEVELS;
+    const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
+    const size_t bytes = two ? 1 : scale_bytes; /* from scale to scale */
+    const uint8_t *scale = view->scales + (d->first >> view->shift) * bytes;
+    const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
+    const uint8_t *code = d->codes;
+    const float *base = d->base;
+    const gv weight = gv_splat(d->weight);
+    float *to = d->to;
+    /* left: elements to do; run: elements up to the next scale */
+    size_t left = d->count, run = scale_bytes ? block - (d->first & (block - 1)) : left;
+    gcomp__constants u;
+    u.constant = view->form.constant;
+    u.levels = view->form.levels;
+    u.table = view->form.table;
+    for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
+        gcomp__get_scale(scale++, scale_bytes, tensor, &u);
+        gv_store(to, (deq)(code, &u, format));
+        if (two) gcomp__get_scale(scale++, scale_bytes, tensor, &u);
+        gv_store(to + 16, (deq)(code + code16, &u, format));
+        code += 2 * code16;
+    }
+    for (; left; left -= run, run = block) {
+        run = gcomp__min(run, left);
+        const float *const end = to + run; /* of the block */
+        gcomp__get_scale(scale, scale_bytes, tensor, &u);
+        scale += bytes;
+        for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
+            gv_store(to, (deq)(code, &u, format));
+            gv_store(to + 16, (deq)(code + code16, &u, format));
+        }
+        for (; to < end; code += code16, to += 16) {
+            gv x = (deq)(code, &u, format);
+            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
+            gv_store(to, x);
+        }
+    }
+}
+#define GCOMP__DECODE(...) const gcomp__decoding *d, gcomp__decode_groups(d, __VA_ARGS__)
+
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
 /* 16 floats as codes of bytes: x / scale, which is at most 127. draws NULL: to nearest; else up or
    down at random, see >>dithering. 16 random bits are enough: ties are left as they are. */
@@ -9101,9 +9042,10 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
 }
 
 #if !GCOMP__IN_WIDE
-/* Decodes elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base is not
-   NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
-   there. */
+/* Kernel decode: elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base
+   is not NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
+   there. A part of a payload can be decoded alone: the codes of element i and of the next 15 begin
+   at byte i / 16 * code16, and its scale has the number i >> shift. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
                              const float *base, float weight)
@@ -9120,9 +9062,9 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
     if (d.count) (view->kernels->decode)(&d);
     if (rest) { /* the last elements of the tensor: in a line of 16, with zeros behind */
         const size_t whole = d.count;
-        uint8_t some[64]; /* their codes; 16 codes have 64 bytes at most */
-        float line[16];   /* what they are added to, and then their values */
-        gcomp__get_last(some, d.codes + count / 16 * code16, &view->form, rest);
+        uint8_t some[64] = {0}; /* their codes; 16 codes have 64 bytes at most */
+        float line[16];         /* what they are added to, and then their values */
+        memcpy(some, d.codes + count / 16 * code16, gcomp__last_bytes(&view->form, rest));
         if (base) gcomp__pad(line, base + whole, rest); /* base may be `to` */
         d.codes = some;
         d.first = i + whole;
@@ -9132,15 +9074,6 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
         (view->kernels->decode)(&d);
         memcpy(to + whole, line, 4 * rest);
     }
-}
-
-/* Kernel decode: elements i .. i + count - 1 as floats, without base and weight. A part of a
-   payload can be decoded alone: the codes of element i and of the next 15 begin at byte
-   i / 16 * code16, and its scale has the number i >> shift. */
-#define gcomp__decode_floats GCOMP__F(decode_floats)
-static void gcomp__decode_floats(const gcomp__view *view, size_t i, size_t count, float *to)
-{
-    gcomp__decode_to(view, i, count, to, NULL, 0);
 }
 
 /* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is that of element i. A fresh y is not read,
@@ -9194,7 +9127,7 @@ GCOMP__NOINLINE void gcomp__commit_tile(const gcomp__sink *sink, size_t i, size_
     if (sink->count == 1) {
         gcomp__commit_sums(sink, i, end, own, own, 1);
     } else { /* two payloads: the other one is views[1], or views[0] if the own one is views[1] */
-        gcomp__decode_floats(sink->views + (sink->own_at == 0), i, end - i, other);
+        gcomp__decode_to(sink->views + (sink->own_at == 0), i, end - i, other, NULL, 0);
         gcomp__commit_sums(sink, i, end, own, other, 0);
     }
 }
@@ -9227,7 +9160,7 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
     uint8_t *const y = (uint8_t *)gcomp__half_of(sink, i);
     if (sink->ending == GCOMP__STORE) {
-        gcomp__decode_floats(sink->views, i, count, tile);
+        gcomp__decode_to(sink->views, i, count, tile, NULL, 0);
     } else {
         if (!sink->fresh) gcomp__widen(tile, y, sink->y_type, count); /* y counts */
         gcomp__sum_tile(sink, tile, i, count, own);
@@ -9239,20 +9172,21 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
    which stay in the innermost cache; what then happens to them does not depend on the method. The
    own payload is decoded once, for residual and mean. */
 #define gcomp__end_chunk GCOMP__F(end_chunk)
-static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
+static void gcomp__end_chunk(void *arg, size_t chunk)
 {
+    const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const int keeps = gcomp__keeps_rest(sink);
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
     const int halves = sink->y_type != GCOMP_F32;
     if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
         for (size_t w = 0; sink->y && w < sink->count; w++)
-            gcomp__decode_floats(sink->views + w, begin, end - begin, sink->y + begin);
+            gcomp__decode_to(sink->views + w, begin, end - begin, sink->y + begin, NULL, 0);
         return;
     }
+    const int keeps = gcomp__keeps_rest(sink);
     for (size_t i = begin, next; i < end; i = next) { /* a tile: elements i .. next - 1 */
         next = gcomp__min(end, i + GCOMP__TILE);
-        if (keeps && sink->own) gcomp__decode_floats(sink->own, i, next - i, own);
+        if (keeps && sink->own) gcomp__decode_to(sink->own, i, next - i, own, NULL, 0);
         if (!GCOMP__SMALL && sink->one_pass && next - i == GCOMP__TILE) { /* the common commit */
             gcomp__commit_tile(sink, i, next, own);
             continue;
@@ -9266,7 +9200,7 @@ static void gcomp__end_chunk(const gcomp__sink *sink, size_t chunk)
 }
 
 static const gcomp__common_kernels GCOMP__F(common) = {
-    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_floats, gcomp__end_chunk,
+    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_to, gcomp__end_chunk,
     GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
     GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
     GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL,
@@ -10035,7 +9969,7 @@ GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__vi
     size_t some;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
-        if (view) gcomp__decode_floats(view, i, some, own);
+        if (view) gcomp__decode_to(view, i, some, own, NULL, 0);
         gcomp__update_residual(&sink->in, begin + i, some, view ? own : NULL);
     }
 }
@@ -10079,7 +10013,7 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
         else if (sink->y_type != GCOMP_F32) gcomp__spread_halves(sink, &part, i, count);
-        else if (ending == GCOMP__STORE) gcomp__decode_floats(&part, 0, count, sink->y + i);
+        else if (ending == GCOMP__STORE) gcomp__decode_to(&part, 0, count, sink->y + i, NULL, 0);
         else
             gcomp__add_decoded(&part, 0, count, sink->y + i, sink->weight,
                                ending == GCOMP__FRESH);
@@ -10089,8 +10023,9 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
 /* Kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
    first, since y may be the gradient, which it is made from. */
 #define gcomp__sink_levels GCOMP__F(sink_levels)
-static void gcomp__sink_levels(const gcomp__sink *sink, size_t chunk)
+static void gcomp__sink_levels(void *arg, size_t chunk)
 {
+    const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
@@ -10731,7 +10666,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>codecs - one chapter a method, the table at the end
+   >>codecs - one chapter a method; their table stands in >>dispatch
 
    The chapter of a method holds what no other method has. First come the commons of block methods,
    as block_... in rows: a payload of n elements is
@@ -10750,8 +10685,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    Numbers in payloads are never used twice: the next free one is 40.
 
    The chapters, in this order; ">>method NAME" finds a method:
-     commons of block methods   block sizes, block encoder, block measures, block checks, block
-                                decoder, parameters, sums of floats
+     commons of block methods   block encoder, block decoder, parameters, sums of floats
      block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
                                 twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
                                 smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
@@ -10761,7 +10695,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
                                 and dgc
      methods that sum           randomk; parts, leadertopk; sketches, estimates, sketch, fetch;
                                 gemm, factors, powersgd; intsum
-     table of methods
+     end of a pass
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
@@ -10788,10 +10722,21 @@ GCOMP__INLINE const gcomp__level_kernels *gcomp__coders(const gcomp__set *set)
 #endif
 }
 
-/* The method with this number in payloads, or NULL; and may a parameter have this value? Both stand
-   behind the table of methods. */
+/* The method with this number in payloads, or NULL; see >>dispatch. */
 static const gcomp__method *gcomp__method_of(unsigned wire);
-static int gcomp__in_range(const gcomp__param *p, double v);
+
+/* 1 if a parameter can have the value: within low .. high, and whole unless it is REAL or AUTO; a
+   block is a power of two. Serves texts, codecs that a user filled in, and parameter words of
+   payloads from anywhere: v may be any double. */
+static int gcomp__in_range(const gcomp__param *p, double v)
+{
+    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
+    if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
+    if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
+    if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
+    /* v & v - 1 clears the lowest bit: nothing is left of a power of two */
+    return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
+}
 
 /* The parameter word of a payload's header: the parameters that a decoder needs, one behind the
    other from bit 0 on, in the order of the row. For int:bits=4,block=128,code=auto
@@ -10839,34 +10784,57 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
     return word ? GCOMP_RESERVED_BITS : GCOMP_OK;
 }
 
-/* 1 if the levels are entropy-coded, and not packed. */
-GCOMP__INLINE int gcomp__coded(const gcomp__form *form)
-{
-    return GCOMP__HAS_CODES && form->code != GCOMP__PACKED;
-}
-
-/* What these parameters of a block method mean. */
-static void gcomp__form_of(const gcomp__method *m, const double *param, gcomp__form *form)
+/* What these parameters of a block method mean for n elements. Coded levels add at most the table
+   of the chunks' ends, 8 bytes for each chunk but the last, and the head of each segment, a byte: a
+   segment whose coded form would be longer is packed. */
+static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n,
+                           gcomp__form *form)
 {
     memset(form, 0, sizeof *form);
     (m->rules.form)(param, form);
+    const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
+    form->scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
+    /* whole groups of 16 codes, and what the rest needs */
+    form->bound = gcomp__plus(gcomp__times(n / 16, form->code16),
+                              n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
+    form->bound = gcomp__plus(form->bound, form->scales);
+    if (GCOMP__HAS_CODES && form->code && n)
+        form->bound = gcomp__plus(form->bound, 8 * (gcomp__chunks(n) - 1) +
+                                                   gcomp__ceil_div(n, gcomp__segment_of(form)));
 }
 
-/* NULL, or the sentence that says why parameters do not go together. With `values` they are those
-   of a value method, behind the plus of a sparse one. */
+/* NULL, or the sentence that says why a method cannot have these parameters: one is out of its
+   range, or they do not go together. The ranges come first: what a row refuses is defined for
+   parameters in range only. With `values` they are those of a value method, behind the plus of a
+   sparse one. */
 static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
-    if (m->rules.refuse) {
-        const char *why = (m->rules.refuse)(param, values);
-        if (why) return why;
-    }
-    if (!values) return NULL;
-    gcomp__form_of(m, param, &form);
+    const char *why = NULL;
+    for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++)
+        if (!gcomp__in_range(&m->param[i], param[i])) return "a parameter is out of its range";
+    if (m->rules.refuse) why = (m->rules.refuse)(param, values);
+    if (why || !values) return why;
+    gcomp__form_of(m, param, 0, &form);
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
-/* >>block sizes: how many bytes a payload of a block method has, and samples of a tensor. */
+/* The method of a codec. NULL if anything in the codec is not valid: users can fill in a
+   gcomp_codec themselves, or pass one of another version of the library. The public functions of
+   the codec layer begin with this; behind it, parameters shift words and count bits without another
+   check. */
+static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
+{
+    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL, *v;
+    if (!m || gcomp__refusal(m, codec->param, 0)) return NULL;
+    if (!(m->flags & GCOMP__SELECTS)) return codec->value ? NULL : m;
+    v = gcomp__method_of(codec->value);
+    if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
+    return gcomp__refusal(v, codec->value_param, 1) ? NULL : m;
+}
+
+/* >>block encoder: samples and measures of a tensor, the tasks of the chunks, and what is done
+   before and behind them. */
 
 /* p <- line i of a sample: `lines` lines of 16 elements, spread over the tensor, or all of the
    tensor if it has no more lines. Returns how many elements line i has (the last line may have
@@ -10895,34 +10863,11 @@ static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *i
     return count;
 }
 
-/* How many bytes the parts of a body of n elements have; SIZE_MAX is too much. */
-typedef struct gcomp__body {
-    size_t scales; /* what stands before the codes: a float in front, and a scale for each block */
-    size_t codes;  /* packed codes: whole groups of 16, and what the rest needs */
-    size_t bound;  /* of the longest body; without coded levels a body is never shorter */
-} gcomp__body;
-
-/* Coded levels add at most the table of the chunks' ends, 8 bytes for each chunk but the last, and
-   the head of each segment, a byte: a segment whose coded form would be longer is packed. */
-static gcomp__body gcomp__body_of(const gcomp__form *form, size_t n)
-{
-    gcomp__body body;
-    const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
-    body.scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
-    body.codes = gcomp__plus(gcomp__times(n / 16, form->code16),
-                             n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
-    body.bound = gcomp__plus(body.scales, body.codes);
-    if (gcomp__coded(form) && n)
-        body.bound = gcomp__plus(body.bound, 8 * (gcomp__chunks(n) - 1) +
-                                                 gcomp__ceil_div(n, gcomp__segment_of(form)));
-    return body;
-}
-
 static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
 {
     gcomp__form form;
-    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &form);
-    return gcomp__body_of(&form, n).bound;
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &form);
+    return form.bound;
 }
 
 /* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go
@@ -10932,8 +10877,6 @@ static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
     (void)codec;
     return gcomp__times(gcomp__chunks(n), sizeof(gcomp__measured));
 }
-
-/* >>block encoder: the tasks of the chunks, and what is done before and behind them. */
 
 /* Task: only measures a chunk, as job->form.measure says. */
 static void gcomp__measure_chunk(void *arg, size_t chunk)
@@ -10946,14 +10889,7 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
                                              job->measured + job->each * chunk);
 }
 
-/* Task: measures and encodes a chunk. Its codes have a fixed place. */
-static void gcomp__encode_chunk(void *arg, size_t chunk)
-{
-    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
-    (gcomp__common(job->call->set)->encode)(job, chunk, job->measured + job->each * chunk);
-}
-
-/* Task: the same with coded levels, whose length is known only afterwards. The chunk has a place
+/* Task: encodes a chunk with coded levels, whose length is known only afterwards. It has a place
    that is long enough for each outcome. Packed codes are made at its end, and then coded to its
    beginning. What is written never overtakes what is read: a segment is at most a byte longer than
    packed.
@@ -10974,7 +10910,7 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     size_t bytes = 0;
     job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
     gcomp__measured *const measured = job.measured + job.each * chunk;
-    (gcomp__common(job.call->set)->encode)(&job, chunk, measured);
+    (gcomp__common(job.call->set)->encode)(&job, chunk);
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
     if (measured->max_bits < 0x7f800000u)
         bytes = (gcomp__coders(job.call->set)->code)(form, job.codes + begin / 16 * form->code16,
@@ -11005,15 +10941,18 @@ static size_t gcomp__join_chunks(const gcomp__encode_job *job)
 }
 
 /* Runs a task over all chunks, and puts their measures together in the order of chunks: so sums
-   have the same bits with any number of threads. With job->each the tasks may run side by side.
-   Without they run in turn, each into `one`, which is then added up. */
+   have the same bits with any number of threads. The tasks run side by side where the scratch has a
+   place for the measures of each chunk. Else they run in turn, each into `one`, which is then added
+   up. */
 static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
                                gcomp__measured *all)
 {
     size_t chunks = gcomp__chunks(job->n);
     gcomp__measured one;
+    job->each = job->call->parallel.run &&
+                job->call->scratch_bytes / sizeof(gcomp__measured) >= chunks;
+    job->measured = job->each ? (gcomp__measured *)(void *)job->call->scratch : &one;
     if (job->each) gcomp__run(job->call, chunks, task, job);
-    else job->measured = &one;
     memset(all, 0, sizeof *all);
     for (size_t i = 0; i < chunks; i++) {
         const gcomp__measured *m = job->measured + job->each * i;
@@ -11051,11 +10990,10 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__encode_job job;
     gcomp__measured all; /* of the tensor */
     memset(&job, 0, sizeof job);
-    gcomp__form_of(gcomp__method_of(codec->method), codec->param, &job.form);
-    const gcomp__body size = gcomp__body_of(&job.form, n);
-    size_t need = size.bound;
+    gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &job.form);
+    *bytes = job.form.bound; /* coded levels: of the longest body */
     if (job.form.stochastic && !in->key.own) return GCOMP_INVALID_ARGUMENT;
-    if (capacity < need) return GCOMP_DST_TOO_SMALL;
+    if (capacity < job.form.bound) return GCOMP_DST_TOO_SMALL;
     /* what the tasks see */
     job.call = call;
     job.kernels = (const gcomp__block_kernels *)call->kernels + job.form.kernel;
@@ -11063,17 +11001,15 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.n = n;
     job.last = &last;
     job.scales = body + job.form.front;
-    job.codes = body + size.scales;
+    job.codes = body + job.form.scales;
     job.unit.lift = job.unit.inverse = 1;
     job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.streamed = n >= GCOMP__STREAM_FROM && !gcomp__coded(&job.form); /* these are read again */
+    job.staged = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
+                 job.factor != 1.0f;
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
-    /* in parallel only where each chunk has a place for its measures */
-    job.measured = (gcomp__measured *)(void *)call->scratch;
-    job.each = call->parallel.run &&
-               call->scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(n);
     if (GCOMP__HAS_TENSOR_SCALES && call->shared && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
         const double scale = (double)*call->shared, levels = (double)job.form.levels;
@@ -11090,19 +11026,17 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     }
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
-    const int coded = gcomp__coded(&job.form);
-    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__encode_chunk, &all);
+    const int coded = GCOMP__HAS_CODES && job.form.code;
+    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
+                       &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
-    if (coded && n) need = size.scales + gcomp__join_chunks(&job);
+    if (coded && n) *bytes = job.form.scales + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
         (job.form.fit)(&job.form, &all, &job.unit);
         gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     }
-    *bytes = need;
     return GCOMP_OK;
 }
-
-/* >>block measures: is an input finite? And what scales that workers share are made from. */
 
 /* Is an input finite? It is looked at in parts, side by side on the user's threads. */
 enum { GCOMP__FINITE_PARTS = 16 };
@@ -11159,10 +11093,6 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     look.in = work->in;
     look.n = work->n;
     look.form.measure = measure;
-    /* side by side only where each chunk has a place for its measures, as in gcomp__block_encode */
-    look.measured = (gcomp__measured *)(void *)work->call.scratch;
-    look.each = work->call.parallel.run &&
-                work->call.scratch_bytes / sizeof(gcomp__measured) >= gcomp__chunks(work->n);
     gcomp__measure_all(&look, gcomp__measure_chunk, all);
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
@@ -11195,8 +11125,8 @@ GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
     return scale;
 }
 
-/* >>block checks: a payload's bytes may be anything. Opening finds the parts, and checking looks at
-   all that can be wrong inside of these. */
+/* >>block decoder: a payload's bytes may be anything. Opening finds the parts, and checking looks
+   at all that can be wrong inside of these. Sinks say what becomes of decoded floats. */
 
 /* Finds scales and codes, and refuses a body whose length does not fit. Of coded levels only the
    table of ends is known to be there. */
@@ -11205,20 +11135,19 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     double param[GCOMP_PARAMS]; /* from the parameter word */
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
     if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT; /* no encoder has these */
-    gcomp__form_of(view->method, param, &view->form);
-    const gcomp__body size = gcomp__body_of(&view->form, view->n);
-    size_t need = size.bound;
-    if (gcomp__coded(&view->form) && view->n) { /* the least: scales and the table of ends */
-        need = gcomp__plus(size.scales, 8 * (gcomp__chunks(view->n) - 1));
+    gcomp__form_of(view->method, param, view->n, &view->form);
+    size_t need = view->form.bound;
+    if (GCOMP__HAS_CODES && view->form.code && view->n) { /* at least: scales, the table of ends */
+        need = gcomp__plus(view->form.scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
         return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
     view->scales = view->body + view->form.front;
-    view->codes = view->body + size.scales;
+    view->codes = view->body + view->form.scales;
     view->shift = view->form.block ? gcomp__log2((uint32_t)view->form.block)
                                    : (unsigned)(sizeof(size_t) * 8 - 1); /* i >> shift is 0 */
-    view->kernels = (const gcomp__block_kernels *)gcomp__kernels_of(view->set, view->method) +
-                    view->form.kernel;
+    view->kernels =
+        (const gcomp__block_kernels *)view->method->kernels[view->set->isa] + view->form.kernel;
     return GCOMP_OK;
 }
 
@@ -11246,42 +11175,6 @@ static gcomp_result gcomp__check_bytes(const uint8_t *s, const uint8_t *end, uns
     return GCOMP_OK;
 }
 
-/* Are all scales finite and not negative? *large |= 1 if decoded values may overflow: no code
-   stands for a number of 2^16 or more, so d * q is finite where d is below 2^112. Floats are
-   compared as words: of positive floats the larger has the larger word, and a sign makes it
-   larger than all these. */
-static gcomp_result gcomp__check_scales(const gcomp__view *view, int *large)
-{
-    const size_t bytes = view->form.scale_bytes;
-    uint32_t most = 0; /* the largest word */
-    if (GCOMP__HAS_TWO_LEVELS && view->form.front && view->n) { /* 448 * 6 is below 2^16 too */
-        most = gcomp__get32(view->body);
-        if (most >= 0x7f800000u) return GCOMP_CORRUPT;
-        *large |= most >= 0x77800000u; /* 2^112 */
-    }
-    if (GCOMP__HAS_BYTE_SCALES && bytes == GCOMP__POWER_OF_TWO)
-        return gcomp__check_bytes(view->scales, view->codes, view->form.front ? 127 : 255, large);
-    for (const uint8_t *s = view->scales; s < view->codes; s += bytes) {
-        const uint32_t a = gcomp__get32(s); /* the second float may be negative */
-        const uint32_t b = bytes == GCOMP__TWO_FLOATS ? gcomp__get32(s + 4) & 0x7fffffffu : 0;
-        most = a > most ? a : most;
-        most = b > most ? b : most;
-    }
-    if (most >= 0x7f800000u) return GCOMP_CORRUPT;
-    *large |= most >= 0x77800000u; /* 2^112 */
-    return GCOMP_OK;
-}
-
-/* Is there a code that is no number? Checks of one word a code run in a kernel. */
-static int gcomp__bad_codes(const gcomp__view *view)
-{
-    const size_t bytes = (size_t)(view->body + view->bytes - view->codes);
-    if (view->form.check == GCOMP__PAIRS || view->form.check == GCOMP__UP_TO)
-        return (gcomp__common(view->set)->any_invalid)(&view->form, view->codes, bytes);
-    return GCOMP__HAS_OWN_CHECKS && view->form.check == GCOMP__OWN_CHECK &&
-           (view->form.bad_codes)(view->codes, bytes);
-}
-
 /* Are the decoded values finite? Asked only where codes or large scales leave it open. */
 GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size_t n)
 {
@@ -11289,7 +11182,7 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     size_t count;
     for (size_t i = 0; i < n; i += count) {
         count = gcomp__min(GCOMP__TILE, n - i);
-        (gcomp__common(view->set)->decode)(view, i, count, tile);
+        (gcomp__common(view->set)->decode)(view, i, count, tile, NULL, 0);
         if ((gcomp__common(view->set)->max_bits)(tile, count) >= 0x7f800000u) return GCOMP_CORRUPT;
     }
     return GCOMP_OK;
@@ -11343,27 +11236,48 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
     return GCOMP_OK;
 }
 
-/* Checks a body in this order: scales, padding, codes, decoded values. Values are decoded only for
-   a method whose codes alone may be too large (GCOMP__LOOK), or where a scale is large. Of coded
-   levels the reader of segments checks padding and codes. */
+/* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite and not
+   negative. Floats are compared as words: of positive floats the larger has the larger word, and a
+   sign makes it larger than all these. Values are decoded only for a method whose codes alone may
+   be too large (GCOMP__LOOK), or where a scale is: no code stands for a number of 2^16 or more, so
+   d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding and
+   codes. Checks of one word a code run in a kernel. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
-    const size_t last = view->n % 16, used = gcomp__last_bits(form, last);
+    const size_t last = view->n % 16, each = form->scale_bytes;
+    const size_t bytes = (size_t)(view->body + view->bytes - view->codes); /* of the codes */
+    uint32_t most = 0; /* the largest word of the scales */
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
-    GCOMP__TRY(gcomp__check_scales(view, &look));
-    if (gcomp__coded(form) && view->n) return gcomp__check_coded(view, look);
-    if (used) { /* the bits of the last byte that no code uses */
-        const unsigned byte = view->body[view->bytes - 1];
-        if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
+    if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* 448 * 6 is below 2^16 too */
+        most = gcomp__get32(view->body);
+    if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
+        GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &look));
+    } else {
+        for (const uint8_t *s = view->scales; s < view->codes; s += each) {
+            most = gcomp__larger(most, gcomp__get32(s));
+            if (each == GCOMP__TWO_FLOATS) /* this one may be negative */
+                most = gcomp__larger(most, gcomp__get32(s + 4) & 0x7fffffffu);
+        }
     }
-    if (gcomp__bad_codes(view)) return GCOMP_CORRUPT;
+    if (most >= 0x7f800000u) return GCOMP_CORRUPT;
+    look |= most >= 0x77800000u; /* 2^112 */
+    if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
+    if (last) { /* the bits of the last byte that no code uses */
+        const size_t used = gcomp__last_bits(form, last);
+        const unsigned byte = view->body[view->bytes - 1];
+        if (used && (form->first_high ? byte & 0xffu >> used : byte >> used))
+            return GCOMP_RESERVED_BITS;
+    }
+    if (form->check == GCOMP__PAIRS || form->check == GCOMP__UP_TO) {
+        if ((gcomp__common(view->set)->any_invalid)(form, view->codes, bytes)) return GCOMP_CORRUPT;
+    } else if (GCOMP__HAS_OWN_CHECKS && form->check == GCOMP__OWN_CHECK) {
+        if ((form->bad_codes)(view->codes, bytes)) return GCOMP_CORRUPT;
+    }
     if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
         GCOMP__TRY(gcomp__check_last_group(view, last));
     return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
 }
-
-/* >>block decoder: sinks, which say what becomes of decoded floats, and the tasks of the chunks. */
 
 /* A source whose p is x. */
 static gcomp__source gcomp__plain_source(const float *x)
@@ -11419,7 +11333,7 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
     else if (GCOMP__HAS_STORED && job->sink->in.residual.packed) /* y and own are NULL */
-        (gcomp__common(job->set)->sink)(job->sink, chunk);
+        (gcomp__common(job->set)->sink)((void *)(uintptr_t)job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
@@ -11513,27 +11427,6 @@ static float *gcomp__scratch_floats(gcomp__call *call, size_t n)
     return floats;
 }
 
-/* What the tasks of a decoder see. */
-typedef struct gcomp__sink_job {
-    const gcomp__set *set;
-    const void *kernels; /* of the method; vote has one that decodes all payloads at once */
-    const gcomp__sink *sink;
-} gcomp__sink_job;
-
-/* Task: a chunk of payloads with packed codes. */
-static void gcomp__sink_chunk(void *arg, size_t chunk)
-{
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (gcomp__common(job->set)->sink)(job->sink, chunk);
-}
-
-/* Task: a chunk of payloads of which some have coded levels. */
-static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
-{
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
-    (gcomp__coders(job->set)->sink)(job->sink, chunk);
-}
-
 /* Decodes to the sink. If one of the payloads has coded levels, all go the way of coded levels, so
    that they are added in their order.
 
@@ -11541,20 +11434,19 @@ static void gcomp__sink_coded_chunk(void *arg, size_t chunk)
    one of them the own. Then residual and mean are written together, and memory is read once. */
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
-    gcomp__sink_job job;
     gcomp__sink with = *sink;
-    int coded = sink->own && gcomp__coded(&sink->own->form); /* does any payload have them? */
+    unsigned coded = sink->own ? sink->own->form.code : 0; /* does any payload have them? */
     /* payloads that were not opened are alike */
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
-        coded |= gcomp__coded(&sink->views[w].form);
+        coded |= sink->views[w].form.code;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
                     sink->y_type == GCOMP_F32 && sink->in.scale == 1.0f &&
                     sink->in.residual.floats && sink->y && sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
-    job.set = call->set;
-    job.sink = &with;
-    gcomp__run(call, gcomp__chunks(sink->n), coded ? gcomp__sink_coded_chunk : gcomp__sink_chunk,
-               &job);
+    gcomp__run(call, gcomp__chunks(sink->n),
+               GCOMP__HAS_CODES && coded ? gcomp__coders(call->set)->sink
+                                         : gcomp__common(call->set)->sink,
+               &with);
 }
 
 /* What a method exchanges in a step, as a row names it. Without objects there are no steps, and
@@ -11716,13 +11608,11 @@ GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u,
     return gv_load((const float *)(const void *)code);
 #endif
 }
-/* The kernels, one of each kind. What follows the function are constants of its loop (>>loops): the
+/* The kernels, one of each kind. What follows a function are constants of its loop, >>encoding: the
    bytes of 16 codes, and what is measured of p on the way; for decoding the format, the bytes of 16
    codes, and what a scale is. */
-GCOMP__KERNEL(none_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__none_quant, 64, GCOMP__MOST))
-GCOMP__KERNEL(none_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__none_deq, 0, 64, GCOMP__NO_SCALE))
+GCOMP__KERNEL(none_quantise, GCOMP__GROUPS(gcomp__none_quant, 64, GCOMP__MOST))
+GCOMP__KERNEL(none_decode, GCOMP__DECODE(gcomp__none_deq, 0, 64, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(none_kernels)[] = {
     {GCOMP__F(none_quantise), GCOMP__F(none_decode)}};
 #endif
@@ -11833,7 +11723,7 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             const gcomp__residual e = gcomp__residual_at(work->residual, i);
             gcomp__source rest = gcomp__plain_source(sent);
             gcomp__cast_copy(set, p, &in, i, count, 1);
-            (gcomp__common(set)->decode)(&job->own, i, count, sent);
+            (gcomp__common(set)->decode)(&job->own, i, count, sent, NULL, 0);
             rest.scale = -1 / job->factor;
             rest.residual.floats = p;
             gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
@@ -11915,12 +11805,9 @@ GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_load_half(code);
 }
-GCOMP__KERNEL(fp16_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__fp16_quant, 32, GCOMP__MOST))
-GCOMP__KERNEL(fp16_random_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__fp16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(fp16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(fp16_quantise, GCOMP__GROUPS(gcomp__fp16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(fp16_random_quantise, GCOMP__GROUPS(gcomp__fp16_random, 32, GCOMP__MOST))
+GCOMP__KERNEL(fp16_decode, GCOMP__DECODE(gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
     {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)},
     {GCOMP__F(fp16_random_quantise), GCOMP__F(fp16_decode)}};
@@ -11985,12 +11872,9 @@ GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_load_bfloat(code);
 }
-GCOMP__KERNEL(bf16_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__bf16_quant, 32, GCOMP__MOST))
-GCOMP__KERNEL(bf16_random_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__bf16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(bf16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(bf16_quantise, GCOMP__GROUPS(gcomp__bf16_quant, 32, GCOMP__MOST))
+GCOMP__KERNEL(bf16_random_quantise, GCOMP__GROUPS(gcomp__bf16_random, 32, GCOMP__MOST))
+GCOMP__KERNEL(bf16_decode, GCOMP__DECODE(gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
     {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)},
     {GCOMP__F(bf16_random_quantise), GCOMP__F(bf16_decode)}};
@@ -12058,12 +11942,9 @@ GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__constants *u,
     (void)format;
     return gv_flip(gv_splat(u->a), gcomp__get16(code));
 }
-GCOMP__KERNEL(sign_mean_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L1))
-GCOMP__KERNEL(sign_rms_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__L2))
-GCOMP__KERNEL(sign_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(sign_mean_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L1))
+GCOMP__KERNEL(sign_rms_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L2))
+GCOMP__KERNEL(sign_decode, GCOMP__DECODE(gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(sign_kernels)[] = {
     {GCOMP__F(sign_mean_quantise), GCOMP__F(sign_decode)},
     {GCOMP__F(sign_rms_quantise), GCOMP__F(sign_decode)}};
@@ -12116,10 +11997,8 @@ GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__constants *
     (void)format;
     return gv_pick(gcomp__get16(code), gv_splat(u->b), gv_splat(u->a));
 }
-GCOMP__KERNEL(onebit_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__SIDES))
-GCOMP__KERNEL(onebit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
+GCOMP__KERNEL(onebit_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__SIDES))
+GCOMP__KERNEL(onebit_decode, GCOMP__DECODE(gcomp__onebit_deq, 0, 2, GCOMP__TWO_FLOATS))
 static const gcomp__block_kernels GCOMP__F(onebit_kernels)[] = {
     {GCOMP__F(onebit_quantise), GCOMP__F(onebit_decode)}};
 #endif
@@ -12191,12 +12070,9 @@ GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__consta
     (void)format;
     return gcomp__twobit_value(code, u->a);
 }
-GCOMP__KERNEL(twobit_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__twobit_quant, 4, GCOMP__MOST))
-GCOMP__KERNEL(twobit_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
-GCOMP__KERNEL(twobit_auto_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(twobit_quantise, GCOMP__GROUPS(gcomp__twobit_quant, 4, GCOMP__MOST))
+GCOMP__KERNEL(twobit_decode, GCOMP__DECODE(gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
+GCOMP__KERNEL(twobit_auto_decode, GCOMP__DECODE(gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_decode)},
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_auto_decode)}};
@@ -12384,10 +12260,8 @@ GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__constan
     (void)u;
     return gv_mirror(gv_flip(gv_splat(1), ~gcomp__get16(code) & 0xffffu));
 }
-GCOMP__KERNEL(threshold1_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__threshold1_quant, 2, GCOMP__MOST))
-GCOMP__KERNEL(threshold1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__threshold1_deq, 0, 2, GCOMP__NO_SCALE))
+GCOMP__KERNEL(threshold1_quantise, GCOMP__GROUPS(gcomp__threshold1_quant, 2, GCOMP__MOST))
+GCOMP__KERNEL(threshold1_decode, GCOMP__DECODE(gcomp__threshold1_deq, 0, 2, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(threshold1_kernels)[] = {
     {GCOMP__F(threshold1_quantise), GCOMP__F(threshold1_decode)}};
 #endif
@@ -12445,10 +12319,8 @@ GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__constants *u,
     (void)u;
     return gv_flip(gv_splat(1), gcomp__get16(code));
 }
-GCOMP__KERNEL(vote_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__below_0_quant, 2, GCOMP__MOST))
-GCOMP__KERNEL(vote_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
+GCOMP__KERNEL(vote_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__MOST))
+GCOMP__KERNEL(vote_decode, GCOMP__DECODE(gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
 
 /* The votes of worker w for 512 elements from `at` on, 64 bytes as one vector. At the end of the
    tensor there are fewer bytes, and zeros behind these. Outside of steps payloads come unopened:
@@ -12524,13 +12396,18 @@ static const gcomp__vote_kernels GCOMP__F(vote_kernels) = {
 #endif
 
 #if GCOMP__ONCE(VOTE)
+/* What the tasks see. */
+typedef struct gcomp__vote_job {
+    const gcomp__vote_kernels *kernels;
+    const gcomp__sink *sink;
+} gcomp__vote_job;
+
 /* Task: the majority for a chunk. */
 static void gcomp__vote_chunk(void *arg, size_t chunk)
 {
-    const gcomp__sink_job *job = (const gcomp__sink_job *)arg;
+    const gcomp__vote_job *job = (const gcomp__vote_job *)arg;
     size_t begin = chunk * GCOMP_CHUNK;
-    (((const gcomp__vote_kernels *)job->kernels)->majority)(
-        job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
+    (job->kernels->majority)(job->sink, begin, gcomp__min(job->sink->n, begin + GCOMP_CHUNK));
 }
 
 /* Decodes to the sink. The mean of several payloads is their majority; the residual, if a list of
@@ -12539,7 +12416,7 @@ static void gcomp__vote_chunk(void *arg, size_t chunk)
 static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink rest = *sink;
-    gcomp__sink_job job;
+    gcomp__vote_job job;
     if (sink->ending != GCOMP__COMMIT && !sink->payloads) {
         gcomp__block_decode(call, sink);
         return;
@@ -12547,8 +12424,7 @@ static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *s
     rest.y = NULL;
     if (gcomp__keeps_rest(sink)) gcomp__block_decode(call, &rest);
     if (!sink->y || !sink->count) return;
-    job.set = call->set;
-    job.kernels = call->kernels;
+    job.kernels = (const gcomp__vote_kernels *)call->kernels;
     job.sink = sink;
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
 }
@@ -12641,16 +12517,12 @@ GCOMP__EACH_WIDTH void gcomp__stochastic_tile(gcomp__tile *t, int bits)
 GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 2))
 GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4))
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
-GCOMP__KERNEL(levels2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels2_decode, GCOMP__DECODE(gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
 #if GCOMP__HAS_LEVELS16
 GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 16))
-GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(levels16_decode, GCOMP__DECODE(gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
 #endif
 /* The kernels that begin the table of each of these methods, by size: codes of 2 << size bits. Only
    qsgd has levels that need 16 bits. */
@@ -12665,20 +12537,6 @@ GCOMP__KERNEL(levels16_decode, const gcomp__decoding *d,
     {GCOMP__F(stochastic8_quantise), GCOMP__F(levels8_decode)}, \
     GCOMP__LEVEL16_KERNELS
 static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KERNELS};
-#endif
-
-#if GCOMP__ONCE(INT) || GCOMP__ONCE(QSGD) || GCOMP__ONCE(TERNGRAD)
-/* A form with codes of 2 << size bits, rounded at random: q is at most `levels` in size. */
-static void gcomp__levels_form(gcomp__form *form, unsigned size, double levels, size_t block)
-{
-    form->kernel = size;
-    form->code16 = 4u << size;
-    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
-    form->block = block;
-    form->scale_first = 1; /* a code is made with d */
-    form->stochastic = 1;
-    form->levels = (float)levels;
-}
 #endif
 
 /* >>method int: integers of 8, 4 or 2 bits.
@@ -12738,12 +12596,9 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
 }
 
 /* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. */
-GCOMP__KERNEL(nearest2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 2, 4, t->block, 0, 1))
-GCOMP__KERNEL(nearest4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(nearest8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nearest_quants, 8, 16, t->block, 0, 1))
+GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 0, 1))
+GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 0, 1))
+GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 0, 1))
 #define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
 {
@@ -12818,8 +12673,11 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
 {
     const unsigned size = 2 - (unsigned)param[0]; /* 2 << size bits */
     const int stochastic = param[2] != 0, affine = param[3] != 0;
-    /* levels: L = 2^(bits-1) - 1 */
-    gcomp__levels_form(form, size, (double)((1 << ((2 << size) - 1)) - 1), (size_t)param[1]);
+    form->code16 = 4u << size;
+    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
+    form->scale_first = 1;                /* a code is made with d */
+    form->block = (size_t)param[1];
+    form->levels = (float)((1 << ((2 << size) - 1)) - 1); /* L = 2^(bits-1) - 1 */
     form->stochastic = stochastic;
     form->code = (unsigned)param[4];
     if (affine) {
@@ -12934,14 +12792,10 @@ GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__constants *
     return gv_mul(gv_of_bits(value), gv_splat(u->a));
 }
 
-GCOMP__KERNEL(powers4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__powers_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(powers4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 4, 8, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(powers8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__powers_quants, 8, 16, t->block, 0, 1))
-GCOMP__KERNEL(powers8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__powers_deq, 8, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(powers4_quantise, GCOMP__TILES(gcomp__powers_quants, 4, 8, t->block, 0, 1))
+GCOMP__KERNEL(powers4_decode, GCOMP__DECODE(gcomp__powers_deq, 4, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(powers8_quantise, GCOMP__TILES(gcomp__powers_quants, 8, 16, t->block, 0, 1))
+GCOMP__KERNEL(powers8_decode, GCOMP__DECODE(gcomp__powers_deq, 8, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(qsgd_kernels)[] = {
     GCOMP__LEVEL_KERNELS, /* 0 .. 3 */
     {GCOMP__F(powers4_quantise), GCOMP__F(powers4_decode)},
@@ -12986,7 +12840,13 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     const int powers = param[4] != 0;
     const double s = param[0];
     const unsigned size = s > 127 ? 3 : s > 7 ? 2 : s > 1 || powers ? 1 : 0; /* 2 << size bits */
-    gcomp__levels_form(form, size, s, (size_t)param[2]);
+    form->kernel = size;
+    form->code16 = 4u << size;
+    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
+    form->scale_first = 1;
+    form->stochastic = 1;
+    form->block = (size_t)param[2];
+    form->levels = (float)s;
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
     form->scale_is_step = form->measure == GCOMP__MOST && !powers;
     form->fit = powers ? gcomp__powers_fit : gcomp__qsgd_fit;
@@ -13049,7 +12909,12 @@ static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *
 /* param: clip, block, share, code. */
 static void gcomp__terngrad_form(const double *param, gcomp__form *form)
 {
-    gcomp__levels_form(form, 0, 1, (size_t)param[1]);
+    form->code16 = 4; /* codes of 2 bits */
+    form->scale_bytes = GCOMP__ONE_FLOAT;
+    form->scale_first = 1;
+    form->stochastic = 1;
+    form->block = (size_t)param[1];
+    form->levels = 1;
     form->measure = GCOMP__MOMENTS;
     form->constant = (float)param[0];
     form->fit = gcomp__terngrad_fit;
@@ -13063,7 +12928,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     gcomp__form form;
     gcomp__constants u;
     (void)round;
-    gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, &form);
+    gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, 0, &form);
     GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
     (form.fit)(&form, &all, &u); /* u.a: s */
     (void)gcomp__share(work, u.a);
@@ -13145,10 +13010,8 @@ GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__constants 
     (void)u;
     return gv_flip(gv_of_bits(gw_shl(e, 23)), gcomp__get16(code + 16));
 }
-GCOMP__KERNEL(natural_quantise, gcomp__tile *t,
-              gcomp__quantise_groups(t, gcomp__natural_quant, 18, GCOMP__MOST))
-GCOMP__KERNEL(natural_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__natural_deq, 0, 18, GCOMP__NO_SCALE))
+GCOMP__KERNEL(natural_quantise, GCOMP__GROUPS(gcomp__natural_quant, 18, GCOMP__MOST))
+GCOMP__KERNEL(natural_decode, GCOMP__DECODE(gcomp__natural_deq, 0, 18, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
     {GCOMP__F(natural_quantise), GCOMP__F(natural_decode)}};
 #endif
@@ -13305,8 +13168,7 @@ GCOMP__INLINE gv gcomp__table_deq(const uint8_t *code, const gcomp__constants *u
     (void)format;
     return gv_mul(gv_of_bits(gw_look4(u->table, code)), gv_splat(u->a));
 }
-GCOMP__KERNEL(table_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(table_decode, GCOMP__DECODE(gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
 #endif
 
 #if GCOMP__ONCE(E3M0) || GCOMP__ONCE(NF4)
@@ -13335,14 +13197,10 @@ GCOMP__NOINLINE void gcomp__table_form(gcomp__form *form, const int32_t *table, 
    s 2^-17). Nothing saturates, since the largest |p| of the block becomes the largest number. The
    codes of infinities and NaN are refused. Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
-GCOMP__KERNEL(e4m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
-GCOMP__KERNEL(e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(e5m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, t->block, 0, 1))
-GCOMP__KERNEL(e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
+GCOMP__KERNEL(e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(e5m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E5M2, 16, t->block, 0, 1))
+GCOMP__KERNEL(e5m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
     {GCOMP__F(e4m3_quantise), GCOMP__F(e4m3_decode)},
     {GCOMP__F(e5m2_quantise), GCOMP__F(e5m2_decode)}};
@@ -13433,30 +13291,19 @@ static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t
 /* quantise_tile: the function, format, bytes of 16 codes, elements of a block, 0: a range around 0,
    1: p / X as it is. The block of 32 is a constant, so that a block is a step without a loop.
    decode_groups: the function, format, bytes of 16 codes, the scale. */
-GCOMP__KERNEL(mx_e2m1_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
-GCOMP__KERNEL(mx_e2m1_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e4m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_e4m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e5m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E5M2, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_e5m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_int8_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__mx_int8_quants, GCOMP__INT8, 16, 32, 0, 1))
-GCOMP__KERNEL(mx_int8_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__mx_int8_deq, GCOMP__INT8, 16, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e2m3_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M3, 12, 32, 0, 1))
-GCOMP__KERNEL(mx_e2m3_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E2M3, 12, GCOMP__POWER_OF_TWO))
-GCOMP__KERNEL(mx_e3m2_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M2, 12, 32, 0, 1))
-GCOMP__KERNEL(mx_e3m2_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__small_deq, GCOMP__E3M2, 12, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e2m1_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M1, 8, 32, 0, 1))
+GCOMP__KERNEL(mx_e2m1_decode, GCOMP__DECODE(gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e5m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E5M2, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_e5m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E5M2, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_int8_quantise, GCOMP__TILES(gcomp__mx_int8_quants, GCOMP__INT8, 16, 32, 0, 1))
+GCOMP__KERNEL(mx_int8_decode,
+              GCOMP__DECODE(gcomp__mx_int8_deq, GCOMP__INT8, 16, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e2m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M3, 12, 32, 0, 1))
+GCOMP__KERNEL(mx_e2m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E2M3, 12, GCOMP__POWER_OF_TWO))
+GCOMP__KERNEL(mx_e3m2_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E3M2, 12, 32, 0, 1))
+GCOMP__KERNEL(mx_e3m2_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E3M2, 12, GCOMP__POWER_OF_TWO))
 static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
     {GCOMP__F(mx_e2m1_quantise), GCOMP__F(mx_e2m1_decode), gcomp__mx_fit},
     {GCOMP__F(mx_e4m3_quantise), GCOMP__F(mx_e4m3_decode), gcomp__mx_fit},
@@ -13548,10 +13395,8 @@ static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, siz
 #endif
 
 #if GCOMP__EACH(NVFP4)
-GCOMP__KERNEL(nvfp4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E2M1, 8, 32, 2, 1))
-GCOMP__KERNEL(nvfp4_decode, const gcomp__decoding *d,
-              gcomp__decode_groups(d, gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__TWO_LEVELS))
+GCOMP__KERNEL(nvfp4_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E2M1, 8, 32, 2, 1))
+GCOMP__KERNEL(nvfp4_decode, GCOMP__DECODE(gcomp__e2m1_deq, GCOMP__E2M1, 8, GCOMP__TWO_LEVELS))
 static const gcomp__block_kernels GCOMP__F(nvfp4_kernels)[] = {
     {GCOMP__F(nvfp4_quantise), GCOMP__F(nvfp4_decode), gcomp__nvfp4_fit}};
 #endif
@@ -13608,8 +13453,7 @@ static const int32_t gcomp__e3m0_values[16] = {
 #endif
 
 #if GCOMP__EACH(E3M0)
-GCOMP__KERNEL(e3m0_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__small_quants, GCOMP__E3M0, 8, t->block, 0, 1))
+GCOMP__KERNEL(e3m0_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E3M0, 8, t->block, 0, 1))
 static const gcomp__block_kernels GCOMP__F(e3m0_kernels)[] = {
     {GCOMP__F(e3m0_quantise), GCOMP__F(table_decode)}};
 #endif
@@ -13681,8 +13525,7 @@ GCOMP__INLINE void gcomp__nf4_quants(uint8_t *code, gv x, gv y, const gcomp__con
     (void)format;
     gb_put4(code, gb_limit(gcomp__nf4_codes(x), gcomp__nf4_codes(y), 0, -128, 127));
 }
-GCOMP__KERNEL(nf4_quantise, gcomp__tile *t,
-              gcomp__quantise_tile(t, gcomp__nf4_quants, 0, 8, t->block, 0, 1))
+GCOMP__KERNEL(nf4_quantise, GCOMP__TILES(gcomp__nf4_quants, 0, 8, t->block, 0, 1))
 static const gcomp__block_kernels GCOMP__F(nf4_kernels)[] = {
     {GCOMP__F(nf4_quantise), GCOMP__F(table_decode)}};
 #endif
@@ -15036,7 +14879,7 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
        so that a value method with random numbers gives the same bits again. */
     gcomp__source values = gcomp__plain_source(s->value);
     values.key = s->in.key;
-    inner.kernels = gcomp__kernels_of(call->set, value_method);
+    inner.kernels = value_method->kernels[call->set->isa];
     inner.scratch_bytes = 0;
     GCOMP__TRY((value_method->payload->encode)(&inner, &value, &values, s->count,
                                                body + head + index_bytes,
@@ -15082,9 +14925,9 @@ GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
     values.n = (size_t)k;
     GCOMP__TRY(gcomp__unpack(view->value, view->a, param));
     if (gcomp__refusal(view->value, param, 1)) return GCOMP_CORRUPT;
-    gcomp__form_of(view->value, param, &values.form);
+    gcomp__form_of(view->value, param, values.n, &values.form);
     /* the values' levels are packed, see gcomp__refusal */
-    values.bytes = gcomp__body_of(&values.form, values.n).bound;
+    values.bytes = values.form.bound;
     if (values.bytes > view->bytes - head) return GCOMP_TRUNCATED;
     const size_t length = view->bytes - head - values.bytes; /* of the indices */
     values.body += head + length;
@@ -15175,7 +15018,7 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
 GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
     gcomp__indices indices = view->indices;
-    if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value);
+    if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value, NULL, 0);
     return gcomp__next_elements(&indices, index, view->k);
 }
 
@@ -15276,7 +15119,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
         float *const value = tile + (c->done - first);
         (gcomp__common(c->view->set)->decode)(
             c->view, first, gcomp__min(c->view->k, gcomp__round_up(c->done + stop, 16)) - first,
-            tile);
+            tile, NULL, 0);
         /* the own payload: what was sent leaves the residual */
         for (i = 0; c->residual && i < stop; i++)
             if (!c->only || c->only[index[i]] != 0)
@@ -16838,7 +16681,7 @@ static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec
     body[11] = (uint8_t)(s->k >> 8);
     gcomp__source values = gcomp__plain_source(job.values);
     values.key = in->key;
-    inner.kernels = gcomp__kernels_of(call->set, value_method);
+    inner.kernels = value_method->kernels[call->set->isa];
     inner.scratch_bytes = 0;
     const size_t head = GCOMP__DCT_HEAD + s->chunks * s->bytes;
     GCOMP__TRY((value_method->payload->encode)(&inner, &value, &values, s->k * s->chunks,
@@ -16998,7 +16841,7 @@ GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_li
         if (j >= end) {
             begin = j / 16 * 16;
             end = gcomp__min(n, begin + GCOMP__DCT_SIDE);
-            (gcomp__common(view->set)->decode)(view, begin, end - begin, line->tile);
+            (gcomp__common(view->set)->decode)(view, begin, end - begin, line->tile, NULL, 0);
         }
         line->sum[place - first] += (double)line->tile[j - begin];
         GCOMP__PIN_SUM(line->sum[place - first]);
@@ -19847,8 +19690,7 @@ static const gcomp__method gcomp__row_intsum = {
     {NULL, NULL, NULL, gcomp__intsum_adapt, gcomp__intsum_misfit}};
 #endif
 
-/* >>table of methods: where all rows stand together, and the end of what each pass compiles. A
-   build may leave methods out (GCOMP_WITHOUT_..., GCOMP_ONLY_...): their rows are not there. */
+/* >>end of a pass: the set that it has compiled. */
 #if GCOMP__IN_EACH
 /* The kernels of this pass's instruction set that methods share. AVX-512 has those of AVX2, which
    were as fast. */
@@ -20011,8 +19853,21 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef GCOMP__PASS_IS
 #undef GCOMP__PASS_ISA
 
-/* The rows of all methods in this build, and NULL. The first one is always there: it sends floats
-   as they are (GCOMP__AS_FLOATS). */
+/* ------------------------------------------------------------------------------------------------
+   >>dispatch - the rows of all methods of this build, and which instruction set runs
+
+   The sets of this build stand in a list, the best one first. A set runs only if the processor and
+   the operating system have all that its functions were compiled for. All sets give the same bits:
+   which one runs is a question of speed alone, and workers need not agree on it.
+     gcomp__set_of(isa)         the set: its common kernels, those of sparse methods, of levels
+     method->kernels[set->isa]  the kernels of one method in that set; call->kernels has them
+   ---------------------------------------------------------------------------------------------- */
+
+GCOMP__FOR_SIZE
+
+/* The rows of all methods in this build, and NULL. A build may leave methods out: their rows are
+   not there (GCOMP_WITHOUT_..., GCOMP_ONLY_...). The first one is always there: it sends floats as
+   they are (GCOMP__AS_FLOATS). */
 #define GCOMP__ROW(name) &gcomp__row_##name,
 #define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, GCOMP__ROW(name))
 static const gcomp__method *const gcomp__methods[] = {GCOMP__ROW(none)
@@ -20035,20 +19890,6 @@ static const gcomp__method *gcomp__method_of(unsigned wire)
         if (gcomp__methods[i]->wire == wire) return gcomp__methods[i];
     return NULL;
 }
-
-/* ------------------------------------------------------------------------------------------------
-   >>dispatch - which instruction set runs
-
-   The sets of this build stand in a list, the best one first. A set runs only if the processor and
-   the operating system have all that its functions were compiled for. All sets give the same bits:
-   which one runs is a question of speed alone, and workers need not agree on it.
-   A call goes through three steps:
-     gcomp__set_of(isa)              the set: its common kernels, those of sparse methods, of levels
-     gcomp__kernels_of(set, method)  the kernels of one method in that set
-     call->kernels                   where the functions of the method find them
-   ---------------------------------------------------------------------------------------------- */
-
-GCOMP__FOR_SIZE
 
 /* Ends with NULL. Each pass of the header over itself that was compiled has defined its macro. */
 static const gcomp__set *const gcomp__sets[] = {
@@ -20074,48 +19915,41 @@ static void gcomp__cpuid(uint32_t leaf, uint32_t *r)
 }
 #endif
 
-/* 1 if the processor and the operating system have all of a set: CPUID names what the processor
+/* The set of that name, the best one for AUTO; NULL if it cannot run here.
+   The processor and the operating system must have all of a set: CPUID names what the processor
    has; XGETBV, which registers the operating system keeps for a thread. Asked by hand, since not
    all compilers name F16C, and clang for Windows needs a library of its own to ask.
      leaf 1, ECX    12 FMA   20 SSE4.2   23 POPCNT   27 XGETBV   29 F16C
      leaf 7, EBX    3 BMI    5 AVX2      8 BMI2      16 AVX512F  17 DQ   30 BW   31 VL
-     XGETBV         1, 2 registers of 32 bytes; 5, 6, 7 those of 64 bytes, and masks */
-static int gcomp__cpu_has(gcomp_isa isa)
-{
-#if GCOMP__HAS_AVX2
-    const uint32_t first = 0x28901000u, seventh = 0x00000128u, wide = 0xc0030000u;
-    if (isa == GCOMP_ISA_AVX2 || isa == GCOMP_ISA_AVX512) {
-        uint32_t zero[4], one[4], seven[4], kept, high;
-        gcomp__cpuid(0, zero);
-        if (zero[0] < 7) return 0; /* the last leaf that there is */
-        gcomp__cpuid(1, one);
-        gcomp__cpuid(7, seven);
-        if ((one[2] & first) != first || (seven[1] & seventh) != seventh) return 0;
-        __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
-        if ((kept & 0x06) != 0x06) return 0;
-        if (isa == GCOMP_ISA_AVX512) return (seven[1] & wide) == wide && (kept & 0xe6) == 0xe6;
-    }
-#endif
-    (void)isa;
-    return 1;
-}
-
-/* The set of that name, the best one for AUTO; NULL if it cannot run here. What cpuid says is kept
-   in one word: bit i for the i-th set of the list, and bit 31, which says that the word is known.
-   Threads that come here at once write the same word, so that it needs no lock. This word is the
-   only variable of the library that is not constant; it holds a fact about the machine. */
+     XGETBV         1, 2 registers of 32 bytes; 5, 6, 7 those of 64 bytes, and masks
+   The answer is kept in one word: bit i for gcomp_isa i, and bit 0, which says that the word is
+   known. Threads that come here at once write the same word, so that it needs no lock. This word is
+   the only variable of the library that is not constant; it holds a fact about the machine. */
 static const gcomp__set *gcomp__set_of(gcomp_isa isa)
 {
     static GCOMP__SHARED_WORD available = 0;
     unsigned known = GCOMP__LOAD_WORD(available);
     if (!known) {
-        known = 1u << 31;
-        for (size_t i = 0; gcomp__sets[i]; i++)
-            if (gcomp__cpu_has(gcomp__sets[i]->isa)) known |= 1u << i;
+        known = 1u | 1u << GCOMP_ISA_SCALAR | 1u << GCOMP_ISA_NEON;
+#if GCOMP__HAS_AVX2
+        const uint32_t first = 0x28901000u, seventh = 0x00000128u, wide = 0xc0030000u;
+        uint32_t zero[4], one[4] = {0}, seven[4] = {0}, kept = 0, high;
+        gcomp__cpuid(0, zero);
+        if (zero[0] >= 7) { /* the last leaf that there is */
+            gcomp__cpuid(1, one);
+            gcomp__cpuid(7, seven);
+        }
+        if ((one[2] & first) == first && (seven[1] & seventh) == seventh) {
+            __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+            if ((kept & 0x06) == 0x06) known |= 1u << GCOMP_ISA_AVX2;
+            if ((kept & 0xe6) == 0xe6 && (seven[1] & wide) == wide) known |= 1u << GCOMP_ISA_AVX512;
+        }
+#endif
         GCOMP__STORE_WORD(available, known);
     }
     for (size_t i = 0; gcomp__sets[i]; i++)
-        if ((known >> i & 1) && (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa))
+        if ((known >> gcomp__sets[i]->isa & 1) &&
+            (isa == GCOMP_ISA_AUTO || gcomp__sets[i]->isa == isa))
             return gcomp__sets[i];
     return NULL;
 }
@@ -20167,19 +20001,6 @@ static size_t gcomp__word(const char *s)
 static int gcomp__same(const char *name, const char *s, size_t length)
 {
     return strlen(name) == length && !memcmp(name, s, length);
-}
-
-/* 1 if a parameter can have the value: within low .. high, and whole unless it is REAL or AUTO; a
-   block is a power of two. Serves texts, codecs that a user filled in, and parameter words of
-   payloads from anywhere: v may be any double. */
-static int gcomp__in_range(const gcomp__param *p, double v)
-{
-    if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
-    if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
-    if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
-    if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
-    /* v & v - 1 clears the lowest bit: nothing is left of a power of two */
-    return p->kind != GCOMP__BLOCK || ((int64_t)v & ((int64_t)v - 1)) == 0;
 }
 
 /* The i-th name of a choice, and its length; i is at most p->high. `choices` are names, each ended
@@ -20453,28 +20274,6 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
     }
 }
 
-/* 1 if all parameters of a method are in range and go together; values: as the values of a sparse
-   method. The ranges come first: what a row refuses is defined for parameters in range only. */
-static int gcomp__params_valid(const gcomp__method *m, const double *param, int values)
-{
-    for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++)
-        if (!gcomp__in_range(&m->param[i], param[i])) return 0;
-    return !gcomp__refusal(m, param, values);
-}
-
-/* The method of a codec. NULL if anything in the codec is not valid: users can fill in a
-   gcomp_codec themselves, or pass one of another version of the library. The functions of this
-   layer begin with this; behind it, parameters shift words and count bits without another check. */
-static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
-{
-    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL;
-    if (!m || !gcomp__params_valid(m, codec->param, 0)) return NULL;
-    if (!(m->flags & GCOMP__SELECTS)) return codec->value ? NULL : m;
-    const gcomp__method *v = gcomp__method_of(codec->value);
-    if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
-    return gcomp__params_valid(v, codec->value_param, 1) ? m : NULL;
-}
-
 /* The text of a codec: read again it gives the same codec. "+none" is not printed: a sparse method
    has it where no plus stands. t.length counts what did not fit, too: with capacity 0 the function
    tells how much room the text needs. */
@@ -20545,20 +20344,20 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* The scratch that its encoder needs; 0 also for block methods, which use scratch only to run on
-   several threads. */
+/* The scratch that the encoder of a method with needs_scratch needs. */
 static size_t gcomp__scratch_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
-    if (!GCOMP__HAS_SCRATCH || !m->payload->needs_scratch) return 0;
     const size_t bytes = gcomp__plus((m->payload->scratch)(codec, n), 64); /* to align it */
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. */
+/* A method with a momentum (dgc) has payloads in steps only: its encoder needs the momentum. Block
+   methods need no scratch: they use it only to run on several threads. */
 GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch)
 {
     const gcomp__method *m = gcomp__valid(codec);
-    if (scratch) *scratch = m ? gcomp__scratch_of(m, codec, n) : 0;
+    const int needs = GCOMP__HAS_SCRATCH && m && m->payload->needs_scratch;
+    if (scratch) *scratch = needs ? gcomp__scratch_of(m, codec, n) : 0;
     return m && !(m->flags & GCOMP__MOMENTUM) ? gcomp__bound_of(m, codec, n) : 0;
 }
 
@@ -20588,10 +20387,11 @@ static gcomp_result gcomp__call_of(gcomp__call *call, const gcomp_exec *exec)
 static gcomp_result gcomp__source_of(gcomp__source *made, const gcomp_input *in, size_t *n)
 {
     if (!in) return GCOMP_INVALID_ARGUMENT;
+    memset(made, 0, sizeof *made);
     made->grad = in->grad;
     made->dtype = in->dtype;
     made->scale = in->scale;
-    made->residual = gcomp__residual_in((void *)(uintptr_t)in->residual, GCOMP__FLOATS);
+    made->residual.floats = (float *)(uintptr_t)in->residual; /* an encoder only reads it */
     made->rows = in->rows;
     made->cols = in->cols ? in->cols : 1;
     made->key = in->key;
@@ -20635,7 +20435,7 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__metho
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
-    with.kernels = gcomp__kernels_of(call->set, m);
+    with.kernels = m->kernels[call->set->isa];
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result = (m->payload->encode)(&with, codec, in, n, payload + GCOMP__HEADER,
                                                capacity - GCOMP__HEADER, &bytes);
@@ -20682,7 +20482,8 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
        gcomp__block_encode looks for itself */
     if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
-    if ((exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
+    if (GCOMP__HAS_SCRATCH && m->payload->needs_scratch &&
+        (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
     const gcomp_result result =
         gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
@@ -20697,16 +20498,16 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
    The order of errors tells a user what happened: other bytes than "GCMP" are no payload at all,
    even if there are too few; then a newer version, which may have any layout behind byte 4; then
    flags of a later library; then methods that this build does not have (GCOMP_WITHOUT_...). */
-static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view,
-                                  unsigned *flags, uint64_t *n, uint64_t *bytes)
+static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *view, uint64_t *n,
+                                  uint64_t *bytes)
 {
     memset(view, 0, sizeof *view);
     if (length < GCOMP__HEADER)
         return length >= 4 && memcmp(p, "GCMP", 4) ? GCOMP_NOT_A_PAYLOAD : GCOMP_TRUNCATED;
     if (memcmp(p, "GCMP", 4)) return GCOMP_NOT_A_PAYLOAD;
     if (p[4] != 1) return p[4] ? GCOMP_UNSUPPORTED_VERSION : GCOMP_NOT_A_PAYLOAD;
-    *flags = p[6];
-    if (*flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
+    view->flags = p[6];
+    if (view->flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
     view->method = gcomp__method_of(p[5]);
     if (!view->method || !view->method->payload->decode) return GCOMP_UNKNOWN_METHOD; /* sums */
     view->value = p[7] ? gcomp__method_of(p[7]) : NULL;
@@ -20716,21 +20517,35 @@ static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *
     *n = gcomp__get64(p + 8);
     *bytes = gcomp__get64(p + 16);
     view->a = gcomp__get32(p + 24);
-    if (!(*flags & GCOMP__SEALED) && gcomp__get32(p + 28)) return GCOMP_RESERVED_BITS;
+    if (!(view->flags & GCOMP__SEALED) && gcomp__get32(p + 28)) return GCOMP_RESERVED_BITS;
     return GCOMP_OK;
 }
 
 /* Opens a payload of exactly `length` bytes: step two. n is the caller's number of elements, whose
    buffers have that size; the header's number only has to be the same. Takes little time: a
-   method's `open` looks at lengths and, of sparse methods, at k. *flags: those of the header. */
+   method's `open` looks at lengths and, of sparse methods, at k. It cannot fail for a payload that
+   was checked before: views are made twice, for the check and for decoding, since views of all
+   workers' payloads would need memory that grows with the world.
+   like: NULL, or an open view, which may be the same one. The payloads of a step mostly have one
+   header; to compare 28 bytes takes less time than to parse them, which counts where tensors are
+   small and workers many. If a block payload has the header of `like`, its view is that of `like`
+   at another address. Entropy-coded levels are always parsed. */
 static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view,
-                                        const void *payload, size_t length, size_t n,
-                                        unsigned *flags)
+                                        const gcomp__view *like, const void *payload,
+                                        size_t length, size_t n)
 {
     const uint8_t *p = (const uint8_t *)payload;
     uint64_t count = 0, bytes = 0;
     if (!p) return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__header(p, length, view, flags, &count, &bytes));
+    if (!GCOMP__SMALL && like && length == GCOMP__HEADER + like->bytes && n == like->n &&
+        like->method->payload->open == gcomp__block_open && !like->form.code &&
+        memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) == 0) {
+        gcomp__view_like(view, like, p);
+        /* the field of the checksum was not compared */
+        return !(view->flags & GCOMP__SEALED) && gcomp__get32(p + 28) ? GCOMP_RESERVED_BITS
+                                                                      : GCOMP_OK;
+    }
+    GCOMP__TRY(gcomp__header(p, length, view, &count, &bytes));
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
@@ -20738,74 +20553,33 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     view->body = p + GCOMP__HEADER;
     view->bytes = (size_t)bytes;
     view->n = n;
-    if (*flags & GCOMP__REFUSED) /* a header alone, and only one form of it */
+    if (view->flags & GCOMP__REFUSED) /* a header alone, and only one form of it */
         return bytes ? GCOMP_TRAILING_BYTES : view->a ? GCOMP_RESERVED_BITS : GCOMP_OK;
     return (view->method->payload->open)(view);
 }
 
-/* Opens a payload by comparison. The payloads of a step mostly have one header; to compare 28 bytes
-   takes less time than to parse them, which counts where tensors are small and workers many. If a
-   block payload has the header of `like`, which is open, its view is that of `like` at another
-   address: returns 1. Else nothing is changed, and 0 is returned. `like` may be the same view, or
-   NULL. Entropy-coded levels are always parsed. */
-static int gcomp__opens_like(gcomp__view *view, const gcomp__view *like, const void *payload,
-                             size_t length, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)payload;
-    if (GCOMP__SMALL || !like || !p || length != GCOMP__HEADER + like->bytes || n != like->n ||
-        like->method->payload->open != gcomp__block_open || like->form.code ||
-        memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) != 0)
-        return 0;
-    gcomp__view_like(view, like, p);
-    return 1;
-}
-
-/* Opens a payload that was checked before: cannot fail. Views are made twice, for the check and for
-   decoding, since views of all workers' payloads would need memory that grows with the world.
-   `like`: NULL, or a view that may have the same header. */
-static void gcomp__open_valid(const gcomp__set *set, gcomp__view *view, const gcomp__view *like,
-                              const void *payload, size_t length, size_t n)
-{
-    unsigned flags;
-    if (!gcomp__opens_like(view, like, payload, length, n))
-        (void)gcomp__open_payload(set, view, payload, length, n, &flags);
-}
-
-/* Opens a payload and compares its checksum: all but what is inside of the body. A refusal without
-   damage returns GCOMP_NOT_FINITE. The checksum comes behind `open`, which has found that `length`
-   is right; before the inside, since "damaged" says more to a user than "a code is wrong".
-   Fuzzers define GCOMP_FUZZING: few of their payloads would ever pass a checksum. */
-static gcomp_result gcomp__check_outside(const gcomp__set *set, gcomp__view *view,
+/* Opens a payload and checks it to the last bit: all three steps; with inside = 0 all but what is
+   inside of the body. On GCOMP_OK the view can be decoded into n elements. A refusal without damage
+   returns GCOMP_NOT_FINITE. The checksum comes behind `open`, which has found that `length` is
+   right; before the inside, since "damaged" says more to a user than "a code is wrong". A decoder
+   that checks while it writes would save a pass over the body, but would leave y half written where
+   it finds an error. Fuzzers define GCOMP_FUZZING: few of their payloads would ever pass a
+   checksum. */
+static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view,
                                          const gcomp__view *like, const void *payload,
-                                         size_t length, size_t n)
+                                         size_t length, size_t n, int inside)
 {
-    const uint8_t *p = (const uint8_t *)payload;
-    unsigned flags = 0;
-    gcomp_result opened = GCOMP_OK;
-    if (gcomp__opens_like(view, like, payload, length, n)) {
-        flags = p[6]; /* the same as those of `like`; the checksum field was not compared */
-        if (!(flags & GCOMP__SEALED) && gcomp__get32(p + 28)) opened = GCOMP_RESERVED_BITS;
-    } else {
-        opened = gcomp__open_payload(set, view, payload, length, n, &flags);
-    }
+    const gcomp_result opened = gcomp__open_payload(set, view, like, payload, length, n);
 #ifndef GCOMP_FUZZING
+    const uint8_t *p = (const uint8_t *)payload;
     /* damage anywhere in a sealed payload whose header can be read at all is reported as damage */
     if ((opened == GCOMP_OK || opened == GCOMP_CORRUPT || opened == GCOMP_RESERVED_BITS) &&
-        (flags & GCOMP__SEALED) && gcomp__get32(p + 28) != gcomp__checksum(set, p, length))
+        (view->flags & GCOMP__SEALED) && gcomp__get32(p + 28) != gcomp__checksum(set, p, length))
         return GCOMP_CHECKSUM_MISMATCH;
 #endif
     if (opened != GCOMP_OK) return opened;
-    return flags & GCOMP__REFUSED ? GCOMP_NOT_FINITE : GCOMP_OK;
-}
-
-/* Opens a payload and checks it to the last bit: all three steps. On GCOMP_OK the view can be
-   decoded into n elements. A decoder that checks while it writes would save a pass over the body,
-   but would leave y half written where it finds an error. */
-static gcomp_result gcomp__check_payload(const gcomp__set *set, gcomp__view *view,
-                                         const void *payload, size_t length, size_t n)
-{
-    GCOMP__TRY(gcomp__check_outside(set, view, NULL, payload, length, n));
-    return (view->method->payload->check)(view);
+    if (view->flags & GCOMP__REFUSED) return GCOMP_NOT_FINITE;
+    return inside ? (view->method->payload->check)(view) : GCOMP_OK;
 }
 
 /* Opens and checks payloads[0] and payloads[1]; returns the error of the first one if both have
@@ -20817,8 +20591,9 @@ static gcomp_result gcomp__check_two(gcomp__call *call, const gcomp__view *like,
                                      const void *const *payloads, const size_t *lengths, size_t n)
 {
     gcomp__view two;
-    GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[0], lengths[0], n));
-    gcomp_result second = gcomp__check_outside(call->set, &two, one, payloads[1], lengths[1], n);
+    GCOMP__TRY(gcomp__check_payload(call->set, one, like, payloads[0], lengths[0], n, 0));
+    gcomp_result second =
+        gcomp__check_payload(call->set, &two, one, payloads[1], lengths[1], n, 0);
     gcomp__list_room(call, one);
     if (second == GCOMP_OK) gcomp__list_room(call, &two);
     if (GCOMP__HAS_SPARSE && second == GCOMP_OK && one->method->rules.selector &&
@@ -20843,7 +20618,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
     for (w = 0; w + 1 < count; w += 2, one = &view, like = first)
         GCOMP__TRY(gcomp__check_two(&rest, like, one, payloads + w, lengths + w, n));
     if (w < count) {
-        GCOMP__TRY(gcomp__check_outside(call->set, one, like, payloads[w], lengths[w], n));
+        GCOMP__TRY(gcomp__check_payload(call->set, one, like, payloads[w], lengths[w], n, 0));
         gcomp__list_room(&rest, one);
         GCOMP__TRY((one->method->payload->check)(one));
     }
@@ -20872,7 +20647,7 @@ GCOMP_API gcomp_result gcomp_check(const void *payload, size_t length, size_t n)
     if (!gcomp__mode_fits()) return GCOMP_FLOAT_MODE;
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result =
-        gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, payload, length, n);
+        gcomp__check_payload(gcomp__set_of(GCOMP_ISA_AUTO), &view, NULL, payload, length, n, 1);
     gcomp__fp_leave(mode);
     return result;
 }
@@ -20884,10 +20659,9 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
 {
     gcomp__view view;
     gcomp_info made;
-    unsigned flags = 0;
     uint64_t n = 0, bytes = 0;
     if (!payload || !info) return GCOMP_INVALID_ARGUMENT;
-    GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &flags, &n, &bytes));
+    GCOMP__TRY(gcomp__header((const uint8_t *)payload, length, &view, &n, &bytes));
     memset(&made, 0, sizeof made);
     made.codec.method = view.method->wire;
     made.codec.value = view.value ? view.value->wire : 0;
@@ -20895,7 +20669,7 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
         made.codec.param[i] = view.method->param[i].initial;
         if (view.value) made.codec.value_param[i] = view.value->param[i].initial;
     }
-    if (!(flags & GCOMP__REFUSED)) { /* a refusal has no parameters */
+    if (!(view.flags & GCOMP__REFUSED)) { /* a refusal has no parameters */
         double *param = view.value ? made.codec.value_param : made.codec.param;
         uint64_t mode = gcomp__fp_enter();
         gcomp_result result = gcomp__unpack(view.value ? view.value : view.method, view.a, param);
@@ -20904,8 +20678,8 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
     }
     made.count = n;
     made.length = bytes > UINT64_MAX - GCOMP__HEADER ? UINT64_MAX : bytes + GCOMP__HEADER;
-    made.refused = (flags & GCOMP__REFUSED) != 0;
-    made.checksum = (flags & GCOMP__SEALED) != 0;
+    made.refused = (view.flags & GCOMP__REFUSED) != 0;
+    made.checksum = (view.flags & GCOMP__SEALED) != 0;
     *info = made;
     return GCOMP_OK;
 }
@@ -20918,7 +20692,7 @@ static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
     const gcomp__view *any = sink->count ? sink->views : sink->own; /* all are of its method */
     gcomp__call with = *call;
     if (!sink->n) return;
-    with.kernels = gcomp__kernels_of(call->set, any->method);
+    with.kernels = any->method->kernels[call->set->isa];
     (any->method->payload->decode)(&with, sink);
 }
 
@@ -20943,7 +20717,7 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
     if (!gcomp__finite(weight) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
-    gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
+    gcomp_result result = gcomp__check_payload(call.set, &view, NULL, payload, length, n, 1);
     if (result == GCOMP_OK && n && dtype != GCOMP_F32 && !gcomp__writes_halves(&view)) {
         floats = gcomp__scratch_floats(&call, n);
         if (!floats) result = GCOMP_SCRATCH_TOO_SMALL;
@@ -20999,7 +20773,7 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
 static int gcomp__all_alike(const gcomp__view *first, const void *const *payloads, size_t count)
 {
     const uint8_t *like = (const uint8_t *)payloads[0];
-    if (!gcomp__writes_halves(first) || (count > 1 && gcomp__coded(&first->form))) return 0;
+    if (!gcomp__writes_halves(first) || (count > 1 && first->form.code)) return 0;
     for (size_t w = 1; w < count; w++) { /* method, value method; parameters */
         const uint8_t *p = (const uint8_t *)payloads[w];
         if (p[5] != like[5] || p[7] != like[7] || memcmp(p + 24, like + 24, 4) != 0) return 0;
@@ -21033,20 +20807,20 @@ GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *
     sink.y_type = dtype;
     if (dtype != GCOMP_F32 || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
         /* one view, for n, and the bytes of all */
-        gcomp__open_valid(call->set, views, NULL, payloads[0], lengths[0], n);
+        (void)gcomp__open_payload(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
         sink.count = count;
         gcomp__decode_with(call, &sink);
         return;
     }
     for (size_t w = 0; w < count; w++) {
-        gcomp__open_valid(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
+        (void)gcomp__open_payload(call->set, views, w ? views : NULL, payloads[w], lengths[w], n);
         gcomp__list_room(&rest, views);
     }
     for (size_t w = 0; w < count;) {
         for (group = 0; group < 8 && w < count; group++, w++) {
-            gcomp__open_valid(call->set, views + group, group ? views : NULL, payloads[w],
-                              lengths[w], n);
+            (void)gcomp__open_payload(call->set, views + group, group ? views : NULL, payloads[w],
+                                      lengths[w], n);
             if (group && views[group].method != views[0].method) break; /* begins the next sink */
             gcomp__list_room(&lists, views + group);
         }
@@ -21102,7 +20876,7 @@ GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gc
     uint64_t mode = gcomp__fp_enter();
     /* what the caller's input names is not read */
     source.residual = gcomp__residual_in(residual, GCOMP__FLOATS);
-    gcomp_result result = gcomp__check_payload(call.set, &view, payload, length, n);
+    gcomp_result result = gcomp__check_payload(call.set, &view, NULL, payload, length, n, 1);
     if (result == GCOMP_OK && !gcomp__all_finite(&call, &source, n)) result = GCOMP_NOT_FINITE;
     if (result == GCOMP_OK) {
         sink.n = n;
@@ -22111,8 +21885,8 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
     if (dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
-    gcomp__form_of(m, codec->param, &form);
-    return gcomp__coded(&form);
+    gcomp__form_of(m, codec->param, 0, &form);
+    return form.code != GCOMP__PACKED;
 }
 
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
@@ -23937,7 +23711,7 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     gcomp__call call;
     memset(&call, 0, sizeof call);
     call.set = gc->set;
-    call.kernels = gcomp__kernels_of(gc->set, method);
+    call.kernels = method->kernels[gc->set->isa];
     if (gc->scratch.at) { /* behind the floats, see gcomp__floats_of */
         call.scratch = gc->scratch.at + gc->largest.floats;
         call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
@@ -24144,14 +23918,15 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.in.residual = gcomp__open_residual(gc, slot);
     if (sink.in.residual.packed)
         sink.in.residual.words = gcomp__keep_words(gc, slot, slot->kept.number);
-    if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
+    if (own) (void)gcomp__open_payload(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
         sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
-            gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
+            (void)gcomp__open_payload(call->set, views + w, &own_view, payloads[w], lengths[w],
+                                      slot->n);
             gcomp__list_room(&rest, views + w);
             alike = alike && views[w].method == own_view.method;
             if (payloads[w] == own) sink.own_at = w;
@@ -24196,7 +23971,7 @@ static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, s
                                     const void *payload, size_t length, gcomp__view *view)
 {
     /* bytes from outside: nothing is believed before this */
-    GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
+    GCOMP__TRY(gcomp__check_payload(gc->set, view, NULL, payload, length, n, 1));
     return gcomp__match(codec, &payload, 1, n);
 }
 
@@ -24438,10 +24213,9 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
     gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->at.k);
     uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
-    unsigned flags;
     size_t length = 0;
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, gc->mem.own + slot->at.own, slot->now.length,
-                                   slot->n, &flags));
+    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
+                                   slot->now.length, slot->n));
     size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
@@ -24827,7 +24601,7 @@ static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
     const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
     size_t length = 0;
     (void)gcomp__payload_length(p, gc->bucket->came[w] - gc->mem.places[w], &length);
-    gcomp__open_valid(gc->set, view, NULL, p, length, n);
+    (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
     gc->mem.places[w] += length;
 }
 
@@ -24914,7 +24688,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
             const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
-            gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
+            (void)gcomp__open_payload(gc->set, &sent, NULL, own, length, part.n);
             sink.own = &sent;
             own += length;
         }
@@ -26594,7 +26368,7 @@ static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink
         const uint8_t *payload;
         size_t length = 0;
         (void)gcomp__next_payload(gc, w, &payload, &length);
-        gcomp__open_valid(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
+        (void)gcomp__open_payload(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
         gc->mem.cursors[w] += length;
     }
     sink->views = views;
@@ -26767,7 +26541,7 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
         by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->now.sent;
     gcomp__sink sink = gcomp__sink_of(work);
     gcomp__view own;
-    gcomp__open_valid(gc->set, &own, NULL, payload, slot->now.length, slot->n);
+    (void)gcomp__open_payload(gc->set, &own, NULL, payload, slot->now.length, slot->n);
     if (made || scattered) sink.y = NULL;
     /* by ranges: the sums are added below */
     else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);

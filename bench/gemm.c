@@ -249,7 +249,7 @@ int main(int argc, char **argv)
            gcomp_isa_name(set->isa));
     printf("%-10s %4s %-6s %8s %9s %9s %8s %10s %8s\n", "shape", "rank", "kernel", "gcomp",
            names[0], names[1], "ratio", "residual", "/ axpy");
-    d.kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
+    d.kernels = (const gcomp__gemm_kernels *)gcomp__row_powersgd.kernels[set->isa];
     d.g = floats(4096 * 4096, 1);
     d.e = floats(4096 * 4096, 1);
     d.y = floats(4096 * 4096, 1);

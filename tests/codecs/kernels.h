@@ -161,7 +161,7 @@ static float plain_m_q(const gcomp__source *in, const struct product_shape *d, c
 static void check_products(const gcomp__set *set, const struct product_shape *d, float scale, int feedback)
 {
     const size_t n = d->rows * d->cols, r = d->rank, pitch = gcomp__gemm_pitch(r);
-    const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(set, &gcomp__row_powersgd);
+    const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__row_powersgd.kernels[set->isa];
     float *g = floats(n), *e = floats(n), *p = floats(d->rows * r), *q = floats(d->cols * r), *other = floats(d->cols * r);
     float *y = floats(n), *rest = floats(n), *turned = floats(gcomp__gemm_factor(r, d->rows));
     float *panels = floats(gcomp__gemm_factor(r, d->cols)), *theirs = floats(gcomp__gemm_factor(r, d->cols));

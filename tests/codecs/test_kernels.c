@@ -453,7 +453,7 @@ static void test_dot_and_update_equal_plain_loops(void)
             size += fabs((double)x[i] * (double)y[i]);
         }
         FOR_EACH_SET(s) {
-            const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__kernels_of(gcomp__sets[s], gcomp__methods[row]);
+            const gcomp__gemm_kernels *kernels = (const gcomp__gemm_kernels *)gcomp__methods[row]->kernels[gcomp__sets[s]->isa];
             double got = kernels->dot(x, y, n);
             CHECK(fabs(got - exact) <= 1e-12 * size);
             if (known) CHECK(memcmp(&got, &first, sizeof got) == 0);
@@ -488,7 +488,7 @@ static void test_orthonormalisation_survives_every_matrix(void)
     static const double scales[] = {1, 1e-30, 1e30};
     FOR_EACH_SET(s) {
         const gcomp__gemm_kernels *kernels =
-            (const gcomp__gemm_kernels *)gcomp__kernels_of(gcomp__sets[s], &gcomp__row_powersgd);
+            (const gcomp__gemm_kernels *)gcomp__row_powersgd.kernels[gcomp__sets[s]->isa];
         for (size_t r = 4; r <= MOST; r *= r == 4 ? 4 : 2)
             for (int kind = 0; kind < 5; kind++)
                 for (size_t k = 0; k < 3; k++) {
