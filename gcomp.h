@@ -95,7 +95,6 @@
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
    >>statistics  what was sent, how long it took, how much was lost
-   >>layouts     sizes and offsets of the public structs, for other languages
    >>licence
    ---------------------------------------------------------------------------------------------- */
 
@@ -432,7 +431,7 @@
        machine.
 
    CHANGES
-     0.4  Fewer functions: 52 do what 77 did. What became of each name that went:
+     0.4  Fewer functions: 51 do what 77 did. What became of each name that went:
             gcomp_exchange_any                      gcomp_exchange takes void *const *grads
             gcomp_decode_any, _add_any, _mean_any   gcomp_decode, _add and _mean take a dtype
             gcomp_to_float, gcomp_from_float        gcomp_convert takes two dtypes
@@ -448,6 +447,7 @@
             gcomp_reset                             gcomp_residual_set from NULL
             gcomp_step_default()                    GCOMP_STEP
             gcomp_momentum_step, gcomp_outer_step   examples/adapters/gcomp_optimizers.h
+            gcomp_layout                            examples/adapters/gcomp_layouts.h
             gcomp_result_name                       GCOMP_RESULTS lists names and values
             gcomp_isa_available                     any call returns GCOMP_ISA_UNAVAILABLE
             gcomp_input.reserved                    nothing
@@ -1228,9 +1228,6 @@
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
                           all methods but these; the method none cannot be left out
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
-   GCOMP_LAYOUTS          adds gcomp_layout, which tells programs in other languages the sizes and
-                          offsets of structs and the values of enums, for a shared object that such
-                          programs load (examples/python/gcomp.py); not with GCOMP_NO_OBJECT
    ---------------------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
@@ -1283,7 +1280,6 @@ extern "C++" { /* where a user includes this file inside extern "C" */
 #define gcomp_isa_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_name)
 #define gcomp_join GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_join)
 #define gcomp_key_make GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_key_make)
-#define gcomp_layout GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_layout)
 #define gcomp_load GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_load)
 #define gcomp_memory_needed GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_needed)
 #define gcomp_method_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_method_name)
@@ -2239,19 +2235,6 @@ typedef struct gcomp_statistics {
 /* Fills in *stats. Costs one pass over the residuals, for residual_norm. Returns GCOMP_OK, or
    GCOMP_INVALID_ARGUMENT if a pointer is NULL. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
-#endif
-
-#if defined(GCOMP_LAYOUTS) && !defined(GCOMP_NO_OBJECT)
-/* ---------------- layouts: how this build has laid out the public structs */
-
-/* The i-th name of a table of structs, their fields, values of enums, and results; NULL behind the
-   last.
-     "gcomp_step"        *size: of the struct; *offset: 0
-     "gcomp_step.scale"  *offset: of the field; *size: its bytes
-     "GCOMP_F16"         *offset: the value; *size: 0. Of an error it is (size_t)value
-   All fields of all structs are there, in order. Pointers may be NULL. Programs that do not include
-   this header compare the table with what they believe, before the first call. */
-GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
 #endif
 
 #ifdef __cplusplus
@@ -28782,93 +28765,6 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
     return GCOMP_OK;
 }
 #endif /* GCOMP_NO_OBJECT */
-
-#if defined(GCOMP_LAYOUTS) && !defined(GCOMP_NO_OBJECT)
-/* ------------------------------------------------------------------------------------------------
-   >>layouts - sizes and offsets of the public structs, for other languages
-
-   One list names each struct of >>api with all of its fields in order, and the values of enums.
-   The test of the Python module compares the list with the declarations.
-   ---------------------------------------------------------------------------------------------- */
-
-#define GCOMP__LAYOUTS(S, F, V) \
-    S(gcomp_parallel) F(gcomp_parallel, run) F(gcomp_parallel, user) \
-    S(gcomp_allocator) F(gcomp_allocator, alloc) F(gcomp_allocator, free) \
-    F(gcomp_allocator, user) \
-    S(gcomp_codec) F(gcomp_codec, method) F(gcomp_codec, value) F(gcomp_codec, reserved) \
-    F(gcomp_codec, param) F(gcomp_codec, value_param) \
-    S(gcomp_key) F(gcomp_key, shared) F(gcomp_key, own) \
-    S(gcomp_input) F(gcomp_input, grad) F(gcomp_input, dtype) F(gcomp_input, scale) \
-    F(gcomp_input, residual) F(gcomp_input, rows) F(gcomp_input, cols) F(gcomp_input, key) \
-    F(gcomp_input, checksum) \
-    S(gcomp_exec) F(gcomp_exec, isa) F(gcomp_exec, scratch) F(gcomp_exec, scratch_bytes) \
-    F(gcomp_exec, parallel) \
-    S(gcomp_info) F(gcomp_info, codec) F(gcomp_info, count) F(gcomp_info, length) \
-    F(gcomp_info, refused) F(gcomp_info, checksum) \
-    S(gcomp_comm) F(gcomp_comm, user) F(gcomp_comm, rank) F(gcomp_comm, world) \
-    F(gcomp_comm, allreduce) F(gcomp_comm, allgather) F(gcomp_comm, allgatherv) \
-    F(gcomp_comm, allreduce_max) F(gcomp_comm, alltoallv) F(gcomp_comm, start) \
-    F(gcomp_comm, test) F(gcomp_comm, wait) F(gcomp_comm, allreduce_dtypes) \
-    S(gcomp_desc) F(gcomp_desc, codec) F(gcomp_desc, schedule) F(gcomp_desc, comm) \
-    F(gcomp_desc, node) F(gcomp_desc, seed) F(gcomp_desc, min_elements) \
-    F(gcomp_desc, compress_vectors) F(gcomp_desc, no_error_feedback) F(gcomp_desc, no_checksum) \
-    F(gcomp_desc, measure) F(gcomp_desc, aggregate) F(gcomp_desc, bucket_bytes) \
-    F(gcomp_desc, check_every) F(gcomp_desc, isa) F(gcomp_desc, allocator) \
-    F(gcomp_desc, parallel) F(gcomp_desc, clock) F(gcomp_desc, clock_user) F(gcomp_desc, why) \
-    F(gcomp_desc, why_capacity) F(gcomp_desc, residual) F(gcomp_desc, optimizer) \
-    F(gcomp_desc, decay) \
-    S(gcomp_tensor) F(gcomp_tensor, name) F(gcomp_tensor, rows) F(gcomp_tensor, cols) \
-    F(gcomp_tensor, stack) F(gcomp_tensor, dtype) F(gcomp_tensor, codec) \
-    S(gcomp_tensor_info) F(gcomp_tensor_info, name) F(gcomp_tensor_info, rows) \
-    F(gcomp_tensor_info, cols) F(gcomp_tensor_info, stack) F(gcomp_tensor_info, elements) \
-    F(gcomp_tensor_info, dtype) F(gcomp_tensor_info, codec) F(gcomp_tensor_info, residual) \
-    S(gcomp_step) F(gcomp_step, scale) F(gcomp_step, learning_rate) F(gcomp_step, epoch) \
-    F(gcomp_step, samples) F(gcomp_step, batch) F(gcomp_step, number) \
-    S(gcomp_request) F(gcomp_request, kind) F(gcomp_request, id) F(gcomp_request, send) \
-    F(gcomp_request, recv) F(gcomp_request, stride) F(gcomp_request, bytes) \
-    F(gcomp_request, send_bytes) F(gcomp_request, count) F(gcomp_request, dtype) \
-    S(gcomp_round) F(gcomp_round, kind) F(gcomp_round, dtype) F(gcomp_round, bytes) \
-    F(gcomp_round, sent) \
-    S(gcomp_report) F(gcomp_report, text) F(gcomp_report, capacity) F(gcomp_report, length) \
-    S(gcomp_statistics) F(gcomp_statistics, steps) F(gcomp_statistics, skipped) \
-    F(gcomp_statistics, failed) F(gcomp_statistics, not_finite) F(gcomp_statistics, switches) \
-    F(gcomp_statistics, bytes_in) F(gcomp_statistics, bytes_out) F(gcomp_statistics, bytes_ring) \
-    F(gcomp_statistics, ratio) F(gcomp_statistics, encode_seconds) \
-    F(gcomp_statistics, communicate_seconds) F(gcomp_statistics, commit_seconds) \
-    F(gcomp_statistics, residual_norm) F(gcomp_statistics, relative_error) \
-    F(gcomp_statistics, mean_norm) F(gcomp_statistics, memory) \
-    V(GCOMP_CLASS_OK) V(GCOMP_CLASS_RETRY) V(GCOMP_CLASS_RESYNCHRONISE) V(GCOMP_CLASS_FATAL) \
-    V(GCOMP_F32) V(GCOMP_F16) V(GCOMP_BF16) V(GCOMP_U8) V(GCOMP_I8) V(GCOMP_I16) V(GCOMP_I32) \
-    V(GCOMP_ISA_AUTO) V(GCOMP_ISA_SCALAR) V(GCOMP_ISA_AVX2) V(GCOMP_ISA_AVX512) \
-    V(GCOMP_ISA_NEON) \
-    V(GCOMP_AGGREGATE_AUTO) V(GCOMP_AGGREGATE_GATHER) V(GCOMP_AGGREGATE_SHARDS) \
-    V(GCOMP_AGGREGATE_TWO_SHOT) V(GCOMP_AGGREGATE_SCATTER) \
-    V(GCOMP_OPTIMIZER_UNKNOWN) V(GCOMP_OPTIMIZER_SGD) V(GCOMP_OPTIMIZER_ADAM) \
-    V(GCOMP_WAIT) V(GCOMP_DONE) V(GCOMP_ALLGATHER) V(GCOMP_ALLREDUCE) V(GCOMP_ALLREDUCE_MAX) \
-    V(GCOMP_ALLTOALL)
-
-GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size)
-{
-#define GCOMP__OF_STRUCT(type) {#type, 0, sizeof(type)},
-#define GCOMP__OF_FIELD(type, field) \
-    {#type "." #field, offsetof(type, field), sizeof(((type *)NULL)->field)},
-#define GCOMP__OF_VALUE(name) {#name, (size_t)(name), 0},
-#define GCOMP__OF_RESULT(name, value, kind, sentence) {#name, (size_t)(value), 0},
-    static const struct {
-        const char *name;
-        size_t offset, size;
-    } table[] = {GCOMP__LAYOUTS(GCOMP__OF_STRUCT, GCOMP__OF_FIELD, GCOMP__OF_VALUE)
-                     GCOMP_RESULTS(GCOMP__OF_RESULT)};
-#undef GCOMP__OF_RESULT
-#undef GCOMP__OF_STRUCT
-#undef GCOMP__OF_FIELD
-#undef GCOMP__OF_VALUE
-    if (i >= sizeof table / sizeof *table) return NULL; /* behind the last */
-    if (offset) *offset = table[i].offset;
-    if (size) *size = table[i].size;
-    return table[i].name;
-}
-#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>licence
