@@ -80,8 +80,7 @@
    >>describe    what an object tells about its tensors, and what a codec would send for one
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
    >>residuals   one tensor is compressed and committed, with any transport
-   >>shards      the mean made by ranges of elements: payloads are cut, sent, and added by owners
-   >>sums        the mean made by ranges: owners send their sums, and all workers apply them
+   >>shards      the mean made by ranges of elements: owners add shards, and send their sums to all
    >>decisions   how rank 0 moves tensors along their lists of codecs; digests
    >>frames      what workers compare before they send anything else
    >>differences workers whose frames differ find out in what, and say both values
@@ -2315,9 +2314,9 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
          >>shards        gcomp__encode_ranges   a payload for each range of another worker
        >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
          >>shards        gcomp__add_shards      the owner checks and adds what came for its range
-         >>sums          gcomp__pack_sums       and sends the mean back, but for SCATTER
+         >>shards        gcomp__pack_sums       and sends the mean back, but for SCATTER
        >>commit   gcomp__commit_slot
-         >>sums          gcomp__commit_ranges   means of all ranges, residuals of what was sent
+         >>shards        gcomp__commit_ranges   means of all ranges, residuals of what was sent
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
@@ -11632,18 +11631,12 @@ static void gcomp__part_chunk(void *arg, size_t chunk)
     (gcomp__common(work->call.set)->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
-/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of
-   floats. */
-static void gcomp__make_part(gcomp__work *work)
-{
-    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
-}
-
-/* The same; GCOMP_NOT_FINITE if a product is not finite. With part <= 1 a product is finite where p
-   is: so p was not finite. */
+/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats;
+   GCOMP_NOT_FINITE if a product is not finite. With part <= 1 a product is finite where p is: so p
+   was not finite. */
 static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 {
-    gcomp__make_part(work);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
     return (gcomp__common(work->call.set)->max_bits)(work->sums[0], work->n) >= 0x7f800000u
                ? GCOMP_NOT_FINITE
                : GCOMP_OK;
@@ -21531,6 +21524,7 @@ typedef struct gcomp__entry {
     size_t bound;        /* bytes of a payload, at most; 0: the codec makes none */
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
+    float decay;         /* what a commit multiplies the residual by */
     const char *why; /* why this is not the codec that was named; NULL: it is */
 } gcomp__entry;
 
@@ -21554,7 +21548,9 @@ typedef struct gcomp__places {
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
     size_t k;              /* elements of a sparse payload, at most */
-    size_t list_step;      /* every list_step-th key of a range is listed, see >>sums */
+    size_t list_step;      /* every list_step-th key of a range is listed, see >>shards */
+    int adds_own;          /* two shots: an owner adds its own part of p as it is */
+    int scattered;         /* 1: its mean stays with the owners of its ranges */
     int lone;              /* 1: there is one worker, and steps do as with none: see >>plan */
 } gcomp__places;
 
@@ -21659,7 +21655,8 @@ typedef struct gcomp__bucket {
     size_t at_cut, shards, sum; /* as in gcomp__plan, for this bucket alone */
     /* step: what comes in, until the commit */
     size_t lists;         /* bytes of the lists of its tensors that are not skipped */
-    size_t stride;        /* bytes from one worker's payloads to the next worker's in mem.recv */
+    uint8_t *recv;        /* where payloads come in, those of worker 0 first */
+    size_t stride;        /* bytes from one worker's payloads to the next worker's there */
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
     size_t *bytes;        /* [w]: bytes of the payloads of worker w */
     size_t *came;         /* [w]: bytes of shards, then of sums, of worker w */
@@ -21756,7 +21753,7 @@ struct gcomp {
     /* bucket */
     size_t current;      /* the bucket that is communicated, or committed */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
-    int has_shards;      /* 1: the stages of >>shards take place */
+    int stages;          /* how many stages of >>shards take place; 0: none */
     int has_lists;       /* 1: the stage LISTS too */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
@@ -21768,6 +21765,12 @@ struct gcomp {
 
 /* Short names for what is asked in every loop. */
 static int gcomp__by_ranges(const gcomp__slot *slot) { return slot->at.own_bytes != 0; }
+
+/* sizes[w] <- bytes, for each worker w. */
+static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
+{
+    for (size_t w = 0; w < gc->world; w++) sizes[w] = bytes;
+}
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
 
@@ -22164,6 +22167,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     /* from here on for the codec that is used, which may be none by now */
     codec = &entry->codec;
     entry->method = m;
+    entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
@@ -22507,6 +22511,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
     gcomp__choose_anew(slot);
+    slot->at.adds_own = slot->at.scattered = 0;
     if (gcomp__is_lone(desc, slot)) {
         memcpy(slot->use.rounds, gcomp__as_floats()->sums->rounds, sizeof slot->use.rounds);
         slot->use.bound = 0;
@@ -22517,6 +22522,9 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->at.own_bytes =
             selector ? slot->use.bound : gcomp__times(gcomp__range_bound(slot, world), world);
         slot->use.bound = 0;
+        slot->at.scattered = gcomp__scatters(desc);
+        /* where the mean is a vote, an owner adds a sign of its own too */
+        slot->at.adds_own = !selector && !slot->use.method->payload->votes;
         if (selector) slot->at.k = (selector->most)(&slot->use.codec, slot->n);
     } else if (gcomp__wants_sum(desc, slot)) {
         slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
@@ -22544,13 +22552,13 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
 }
 
-/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>sums. */
+/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>shards. */
 static size_t gcomp__keys_bytes(const gcomp__slot *slot)
 {
     return 4 * (slot->at.k / slot->at.list_step);
 }
 
-/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>sums: about the
+/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>shards: about the
    root of k. */
 static size_t gcomp__list_step(size_t k)
 {
@@ -23980,18 +23988,12 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     memset(&call, 0, sizeof call);
     call.set = gc->set;
     call.kernels = gcomp__kernels_of(gc->set, method);
-    if (gc->scratch.at) { /* behind the floats, see gcomp__floats_of */
+    if (gc->scratch.at) { /* behind the floats, see gcomp__needs_floats */
         call.scratch = gc->scratch.at + gc->largest.floats;
         call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
     }
     call.parallel = gc->desc.parallel;
     return call;
-}
-
-/* Where the mean of a half-precision tensor is made: NULL: in its gradient. */
-static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
-{
-    return gcomp__needs_floats(slot) ? (float *)(void *)gc->scratch.at : NULL;
 }
 
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
@@ -24012,36 +24014,7 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
     return in;
 }
 
-/* Does a small residual have to become floats for the codec of now? */
-static int gcomp__unpacks(const gcomp *gc, const gcomp__slot *slot)
-{
-    return slot->kept.residual.packed && gcomp__wants_floats(&gc->desc, slot->use.method);
-}
-
-/* What a residual is multiplied by at the end of a commit. */
-static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
-{
-    const gcomp__method_rules *rules = &slot->use.method->rules;
-    return rules->decay ? (rules->decay)(&slot->use.codec) : gc->desc.decay;
-}
-
-/* The random numbers that round a small residual in the commit of this number. At random nothing is
-   lost on average, however small it is beside what waits, and a decay near 1 acts. 0: to nearest,
-   with half of the error. That suits bf16 where a method sends something of each element in each
-   step, and where the decay is not so near to 1 that what has decayed is rounded back. */
-static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
-{
-    const float decay = gcomp__decay_of(gc, slot);
-    if (slot->kept.residual.form == GCOMP__BFLOATS && gcomp__takes_small(slot->use.method) &&
-        !(slot->use.flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
-        return 0;
-    const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
-                                         (uint32_t)gc->desc.comm.rank);
-    const uint64_t words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
-    return words ? words : 1;
-}
-
-/* What the tasks of gcomp__unpack and gcomp__pack see. */
+/* What the tasks of gcomp__convert_residual see. */
 typedef struct gcomp__pack_job {
     const gcomp__set *set;
     float *floats;
@@ -24080,12 +24053,30 @@ static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
-/* The residual as the method of the tensor takes it. */
-static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot)
+/* The residual as the method of the tensor takes it, until the commit of this number. With a small
+   one come the random numbers that round it then. At random nothing is lost on average, however
+   small it is beside what waits, and a decay near 1 acts. 0: to nearest, with half of the error.
+   That suits bf16 where a method sends something of each element in each step, and where the decay
+   is not so near to 1 that what has decayed is rounded back. */
+static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot,
+                                            uint64_t number)
 {
-    if (!gcomp__unpacks(gc, slot)) return slot->kept.residual;
+    gcomp__residual r = slot->kept.residual;
+    const float decay = slot->use.decay;
+    if (!r.packed) return r;
+    if (r.form != GCOMP__BFLOATS || !gcomp__takes_small(slot->use.method) ||
+        slot->use.flags & GCOMP__WAITS || (decay != 1.0f && decay > 0.96875f)) {
+        const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
+                                             (uint32_t)gc->desc.comm.rank);
+        r.words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
+        r.words += !r.words;
+    }
+    if (!gcomp__wants_floats(&gc->desc, slot->use.method)) return r;
     gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
-    return gcomp__residual_in(gc->unpacked.at, GCOMP__FLOATS);
+    r.floats = (float *)(void *)gc->unpacked.at;
+    r.packed = NULL;
+    r.form = GCOMP__FLOATS;
+    return r;
 }
 
 /* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
@@ -24118,27 +24109,20 @@ static void gcomp__decay_chunk(void *arg, size_t chunk)
 }
 
 /* After a commit: what gcomp__open_residual gave is multiplied by its decay, where it is floats if
-   there is one, and goes back. */
+   there is one, and goes back if it was small. */
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
-                                  gcomp__residual residual, uint64_t number)
+                                  gcomp__residual residual)
 {
     gcomp__decay_job job;
     job.residual = residual.floats;
-    job.decay = gcomp__decay_of(gc, slot);
+    job.decay = slot->use.decay;
     job.n = slot->n;
     if (job.residual && job.decay != 1.0f) {
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
     }
-    if (gcomp__unpacks(gc, slot))
-        gcomp__convert_residual(gc, slot, gcomp__pack_chunk,
-                                gcomp__keep_words(gc, slot, number));
-}
-
-/* Writes the checksum of a finished payload, unless desc.no_checksum says no. */
-static void gcomp__seal_payload(const gcomp *gc, uint8_t *payload, size_t length)
-{
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, payload, length);
+    if (residual.floats && slot->kept.residual.packed)
+        gcomp__convert_residual(gc, slot, gcomp__pack_chunk, residual.words);
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
@@ -24157,14 +24141,14 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     in.dtype = slot->dtype;
     slot->kept.number = step;
     uint64_t mode = gcomp__fp_enter();
-    in.residual = gcomp__open_residual(gc, slot);
+    in.residual = gcomp__open_residual(gc, slot, step);
     gcomp__fp_leave(mode);
     gcomp_result result = gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     /* a refusal is a payload too: who receives it learns that there is no gradient */
-    if (result == GCOMP_OK || result == GCOMP_NOT_FINITE)
-        gcomp__seal_payload(gc, (uint8_t *)payload, *length);
+    if ((result == GCOMP_OK || result == GCOMP_NOT_FINITE) && !gc->desc.no_checksum)
+        gcomp__seal(gc->set, (uint8_t *)payload, *length);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
@@ -24183,9 +24167,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     sink.in.grad = grad;
     sink.in.dtype = slot->dtype;
     sink.y_type = y_type;
-    sink.in.residual = gcomp__open_residual(gc, slot);
-    if (sink.in.residual.packed)
-        sink.in.residual.words = gcomp__keep_words(gc, slot, slot->kept.number);
+    sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
     if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
     if (own) sink.own = &own_view;
     if (own && count >= 1 && count <= 8) {
@@ -24204,7 +24186,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
             sink.weight = 1.0f / (float)count;
             sink.y = (float *)y;
             gcomp__decode_with(&rest, &sink);
-            gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
+            gcomp__close_residual(gc, slot, sink.in.residual);
             return;
         }
     }
@@ -24213,44 +24195,61 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *
     if (own && gcomp__has_residual(slot)) gcomp__decode_with(call, &sink);
     /* nothing was sent: all of p stays */
     if (!own && gcomp__has_residual(slot)) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
+    gcomp__close_residual(gc, slot, sink.in.residual);
     if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
 }
 
-/* Are valid payloads of this codec? Headers say so: method, value method and parameters must be
-   those that an encoder with this codec writes. */
-static gcomp_result gcomp__match(const gcomp_codec *codec, const void *const *payloads,
-                                 size_t count, size_t n)
+/* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
+   parameters must be those that an encoder with this codec writes. */
+static gcomp_result gcomp__match(const gcomp_codec *codec, size_t n, const void *payload)
 {
+    const uint8_t *p = (const uint8_t *)payload;
     uint8_t header[GCOMP__HEADER];
-    /* what an encoder would write */
     gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
-    for (size_t w = 0; w < count; w++) {
-        const uint8_t *p = (const uint8_t *)payloads[w];
-        if (p[5] != header[5] || p[7] != header[7] || memcmp(p + 24, header + 24, 4) != 0)
-            return GCOMP_CODEC_MISMATCH;
-    }
-    return GCOMP_OK;
+    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4)
+               ? GCOMP_OK
+               : GCOMP_CODEC_MISMATCH;
 }
 
-/* Checks that a payload of n elements is valid, and of this codec. *view is the opened payload. */
-static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n,
-                                    const void *payload, size_t length, gcomp__view *view)
-{
-    /* bytes from outside: nothing is believed before this */
-    GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
-    return gcomp__match(codec, &payload, 1, n);
-}
-
-/* Checks that a payload is valid, and of the tensor's codec.
+/* Checks bytes from outside, of which nothing is believed before: a valid payload of n elements,
+   and of this codec. *view is the opened payload.
      damaged bytes            GCOMP_CHECKSUM_MISMATCH, or what the checks of >>wire find
      another codec            GCOMP_CODEC_MISMATCH
      a tensor of other size   GCOMP_COUNT_MISMATCH */
-static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload,
-                                     size_t length)
+static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n,
+                                    const void *payload, size_t length, gcomp__view *view)
 {
-    gcomp__view view;
-    return gcomp__check_as(gc, &slot->use.codec, slot->n, payload, length, &view);
+    GCOMP__TRY(gcomp__check_payload(gc->set, view, payload, length, n));
+    return gcomp__match(codec, n, payload);
+}
+
+/* In a step: checks and opens the next payload among the bytes that came from a worker. *at of
+   these were read before, and it moves on. The header says how long a payload is. Whether a
+   checksum is there must agree with desc.no_checksum: a damaged flag would else pass for a payload
+   without one. */
+static gcomp_result gcomp__next_payload(const gcomp *gc, const gcomp_codec *codec, size_t n,
+                                        const uint8_t *from, size_t came, size_t *at,
+                                        gcomp__view *view)
+{
+    const uint8_t *p = from + *at;
+    const size_t left = came - *at;
+    if (left < GCOMP__HEADER || gcomp__get64(p + 16) > left - GCOMP__HEADER)
+        return GCOMP_TRUNCATED;
+    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
+    GCOMP__TRY(gcomp__check_as(gc, codec, n, p, length, view));
+    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
+    *at += length;
+    return GCOMP_OK;
+}
+
+/* Opens a payload that gcomp__next_payload has found to be valid, or an own one. */
+static void gcomp__open_next(const gcomp *gc, const gcomp__view *like, size_t n,
+                             const uint8_t *from, size_t *at, gcomp__view *view)
+{
+    const uint8_t *p = from + *at;
+    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
+    gcomp__open_valid(gc->set, view, like, p, length, n);
+    *at += length;
 }
 
 /* First all checks, then the only writes, which cannot fail: gcomp__commit_payloads, and rounding
@@ -24259,7 +24258,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
                                     size_t own_length, const void *const *payloads,
                                     const size_t *lengths, size_t count)
 {
-    gcomp__view first; /* the first payload, opened: the others are compared with it */
+    gcomp__view first, view; /* the first payload, opened: the others are compared with it */
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__slot *slot = gc->tensors + tensor;
     if (!grad || (count && (!payloads || !lengths)))
@@ -24268,19 +24267,23 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     if (slot->use.flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     /* floats for the mean or the residual: only the first call allocates */
-    if (gcomp__unpacks(gc, slot) || gcomp__needs_floats(slot))
+    const int needs_floats = gcomp__needs_floats(slot);
+    if (needs_floats || (slot->kept.residual.packed &&
+                         gcomp__wants_floats(&gc->desc, slot->use.method)))
         GCOMP__TRY(gcomp__reserve_scratch(gc));
-    float *const floats = gcomp__floats_of(gc, slot);
+    float *const floats = needs_floats ? (float *)(void *)gc->scratch.at : NULL;
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp_result result = GCOMP_OK;
     /* everything that came in is checked: validity first, then that it is of the tensor's codec */
     if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
-    if (result == GCOMP_OK) result = gcomp__match(&slot->use.codec, payloads, count, slot->n);
-    size_t w = 0; /* own may be one of the payloads: then it has been checked with them */
-    while (own && w < count && payloads[w] != own) w++;
+    size_t w;
+    for (w = 0; w < count && result == GCOMP_OK; w++)
+        result = gcomp__match(&slot->use.codec, slot->n, payloads[w]);
+    /* own may be one of the payloads: then it has been checked with them */
+    for (w = 0; own && w < count && payloads[w] != own;) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
-        result = gcomp__check_for(gc, slot, own, own_length);
+        result = gcomp__check_as(gc, &slot->use.codec, slot->n, own, own_length, &view);
     /* nobody has encoded this gradient */
     if (result == GCOMP_OK && !own && gcomp__has_residual(slot)) {
         gcomp__source in = gcomp__plain_source(NULL);
@@ -24310,6 +24313,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     if (!gcomp__has_residual(slot))
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name,
                                   "it keeps no residual to give back to");
+    gcomp__view view;
     gcomp_exec exec;
     memset(&exec, 0, sizeof exec);
     exec.isa = gc->desc.isa;
@@ -24320,11 +24324,11 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
-    gcomp_result result = gcomp__check_for(gc, slot, payload, length);
+    gcomp_result result =
+        gcomp__check_as(gc, &slot->use.codec, slot->n, payload, length, &view);
     if (result == GCOMP_OK && r.packed) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
-        result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, GCOMP_F32, slot->n,
-                                  &exec);
+        result = gcomp_decode_add(payload, length, slot->use.decay, e, GCOMP_F32, slot->n, &exec);
     if (result == GCOMP_OK && r.packed) gcomp__pack_part(gc, slot, e, 0, slot->n);
     gcomp__fp_leave(mode);
     if (r.packed) gcomp__release(&gc->memory, e, 4 * slot->n);
@@ -24332,7 +24336,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>shards - the mean made by ranges of elements: payloads are cut, sent, and added by owners
+   >>shards - the mean made by ranges of elements: owners add shards, and send their sums to all
 
    Worker w owns range w of each tensor: it alone adds what all workers have there.
 
@@ -24354,7 +24358,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      LENGTHS   alltoall    the length of each shard
      ANSWERS   allgather   was every length good? Only its receiver can see a bad one
      SHARDS    alltoall    the shards
-     LISTS     allgather   see >>sums; methods with GCOMP__TOP_MEAN only
+     LISTS     allgather   methods with GCOMP__TOP_MEAN only: see below
      TOTALS    allgather   the length of the sums (SCATTER: 0); and could the owner add?
      SUMS      allgather   the sums (SCATTER: there is no such stage)
    A length has 16 bytes:
@@ -24381,42 +24385,10 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    ---------------------------------------------------------------------------------------------- */
 
 enum {
-    GCOMP__LENGTHS,
-    GCOMP__ANSWERS,
-    GCOMP__SHARDS,
-    GCOMP__LISTS,
-    GCOMP__TOTALS,
-    GCOMP__SUMS,
+    GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS,
+    GCOMP__SUMS, /* how many stages there are with SCATTER */
     GCOMP__STAGES
 };
-
-/* How many stages there are: SCATTER ends with TOTALS. */
-static int gcomp__stages(const gcomp *gc)
-{
-    return gcomp__scatters(&gc->desc) ? GCOMP__SUMS : GCOMP__STAGES;
-}
-
-/* Does the mean of this tensor stay with the owners of its ranges? */
-static int gcomp__is_scattered(const gcomp *gc, const gcomp__slot *slot)
-{
-    return gcomp__by_ranges(slot) && gcomp__scatters(&gc->desc);
-}
-
-/* Does the tensor take part in the stages of this step? */
-static int gcomp__in_shards(const gcomp__slot *slot)
-{
-    return slot->now.grad && slot->at.own_bytes;
-}
-
-/* The bytes of a payload, by its header; GCOMP_TRUNCATED if that says more than there are. */
-static gcomp_result gcomp__payload_length(const uint8_t *payload, size_t left, size_t *length)
-{
-    if (left < GCOMP__HEADER) return GCOMP_TRUNCATED;
-    uint64_t body = gcomp__get64(payload + 16); /* bytes behind the header, as it says */
-    if (body > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
-    *length = GCOMP__HEADER + (size_t)body;
-    return GCOMP_OK;
-}
 
 /* Keeps the first late error: "rank 1, tensor 'fc1': the payload was damaged on its way" */
 static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot)
@@ -24434,24 +24406,10 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
-/* sizes[w] <- bytes, for each worker w. */
-static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
-{
-    for (size_t w = 0; w < gc->world; w++) sizes[w] = bytes;
-}
-
-/* sizes[w] <- the bytes that length w announces. The lengths are the own ones, or were checked. */
-static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengths)
-{
-    for (size_t w = 0; w < gc->world; w++)
-        sizes[w] = (size_t)gcomp__get64(lengths + w * GCOMP__LENGTH_BYTES);
-}
-
-/* The codec of a shard: floats are the values of a sparse one. */
+/* The codec of a shard of a sparse payload: its values are floats. */
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
     gcomp_codec codec = slot->use.codec;
-    if (gcomp__is_two_shot(slot)) return codec;
     codec.value = gcomp__as_floats()->wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
@@ -24470,7 +24428,7 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
                                    &bytes));
     gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
     *length = GCOMP__HEADER + bytes;
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
 
@@ -24522,15 +24480,8 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     GCOMP__TRY(gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &part, n, to, capacity,
                                 length));
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
-}
-
-/* Does an owner add its own part of p as it is? Not where the mean is a vote: its vote is a
-   sign. */
-static int gcomp__adds_own(const gcomp__slot *slot)
-{
-    return gcomp__is_two_shot(slot) && !slot->use.method->payload->votes;
 }
 
 /* The part of a tensor's work in range w. */
@@ -24556,7 +24507,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
     for (size_t w = 0; w < gc->world; w++) {
         gcomp__work part = gcomp__work_in(work, w);
         size_t length = 0;
-        if (w == gc->me && gcomp__adds_own(slot)) {
+        if (w == gc->me && slot->at.adds_own) {
             part.sums[0] = gc->mem.acc + slot->at.acc;
             GCOMP__TRY(gcomp__make_finite_part(&part));
         } else
@@ -24580,7 +24531,8 @@ static void gcomp__pack_shards(gcomp *gc)
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-            if (!gcomp__in_shards(slot) || (w == gc->me && gcomp__adds_own(slot))) continue;
+            if (!slot->now.grad || !gcomp__by_ranges(slot)) continue;
+            if (w == gc->me && slot->at.adds_own) continue;
             const uint8_t *from = gcomp__is_two_shot(slot) ? gc->mem.own + slot->at.own
                                                            : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
@@ -24593,87 +24545,53 @@ static void gcomp__pack_shards(gcomp *gc)
                           GCOMP_OK);
     }
     gcomp__all_sizes(gc, gc->mem.sent, GCOMP__LENGTH_BYTES);
-    gcomp__all_sizes(gc, gcomp__bucket_now(gc)->came, GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
 }
 
-/* Opens and checks the next payload among the bytes that came from worker w, of a range of n
-   elements. dense: a sparse method may have sent floats instead.
-   mem.places[w] says how many bytes of worker w are read, and moves on. Whether a checksum is there
-   must agree with desc.no_checksum: a damaged flag would else pass for a payload without one. */
-static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t w,
-                                      const uint8_t *from, size_t n, int dense, gcomp__view *view)
-{
-    const uint8_t *p = from + gc->mem.places[w];
-    /* bytes that are not read yet */
-    const size_t left = gcomp__bucket_now(gc)->came[w] - gc->mem.places[w];
-    gcomp_codec codec = gcomp__shard_codec(slot);
-    size_t length = 0;
-    GCOMP__TRY(gcomp__payload_length(p, left, &length));
-    if (dense && slot->use.method->rules.selector && p[5] == gcomp__as_floats()->wire) {
-        codec = gcomp__none_codec();
-    }
-    GCOMP__TRY(gcomp__check_as(gc, &codec, n, p, length, view));
-    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
-    gc->mem.places[w] += length;
-    return GCOMP_OK;
-}
-
-/* Nothing may stand behind the payload of the last tensor. */
-static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
-{
-    for (size_t w = 0; w < gc->world; w++)
-        if (last && gc->mem.places[w] != gcomp__bucket_now(gc)->came[w])
-            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
-}
-
-/* Adds the shards of one tensor from all workers, in the order of ranks; 0: one was bad.
+/* Adds the shards of all tensors, when SHARDS is done, in the order of ranks. A bad one becomes the
+   late error, which the totals tell; the sums of that range are then never sent.
      mem.shards   | from worker 0: tensors 0, 1, ... | from worker 1: tensors 0, 1, ... | ...
-     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world */
-static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
-{
-    const size_t me = gc->me, n = gcomp__range_size(slot->n, gc->world, me);
-    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    /* adds_own: no shard comes from this worker itself */
-    const int two_shot = gcomp__is_two_shot(slot), adds_own = gcomp__adds_own(slot);
-    const uint8_t *from = gc->mem.shards; /* shards of worker 0, then of worker 1, ... */
-    gcomp__sink sink =
-        gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
-    for (size_t w = 0; w < gc->world; from += gcomp__bucket_now(gc)->came[w++]) {
-        gcomp__view *view = gc->mem.views + sink.count;
-        if (w == me && adds_own) continue;
-        gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
-        if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
-            result = GCOMP_CORRUPT; /* more elements than the codec selects */
-        if (result != GCOMP_OK) {
-            gcomp__blame(gc, result, w, slot);
-            return 0;
-        }
-        sink.count++;
-    }
-    sink.weight = 1.0f / (float)gc->desc.comm.world;
-    sink.views = gc->mem.views;
-    sink.fresh = !adds_own; /* the own part is in mem.acc already, see gcomp__encode_ranges */
-    gcomp__decode_with(&call, &sink);
-    return 1;
-}
-
-/* Adds the shards of all tensors, when SHARDS is done. A bad one becomes the late error, which the
-   totals tell; the sums of that range are then never sent. */
+     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world
+   mem.places[w] says how many bytes of worker w are read. */
 static void gcomp__add_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     const gcomp__slot *last = NULL;
     gcomp__all_sizes(gc, gc->mem.places, 0);
-    for (size_t i = b->first; i < b->end; i++) {
-        if (!gcomp__in_shards(gc->tensors + i)) continue;
-        last = gc->tensors + i;
-        if (!gcomp__add_shards_of(gc, last)) return;
+    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+        if (!slot->now.grad || !gcomp__by_ranges(slot)) continue;
+        const int two_shot = gcomp__is_two_shot(slot);
+        const size_t n = gcomp__range_size(slot->n, gc->world, gc->me);
+        const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
+        const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+        const uint8_t *from = gc->mem.shards;
+        gcomp__sink sink =
+            gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
+        for (size_t w = 0; w < gc->world; from += b->came[w++]) {
+            gcomp__view *view = gc->mem.views + sink.count;
+            if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
+            gcomp_result result =
+                gcomp__next_payload(gc, &codec, n, from, b->came[w], gc->mem.places + w, view);
+            if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
+                result = GCOMP_CORRUPT; /* more elements than the codec selects */
+            if (result != GCOMP_OK) {
+                gcomp__blame(gc, result, w, slot);
+                return;
+            }
+            sink.count++;
+        }
+        sink.weight = 1.0f / (float)gc->desc.comm.world;
+        sink.views = gc->mem.views;
+        sink.fresh = !slot->at.adds_own; /* else the own part is in mem.acc already */
+        gcomp__decode_with(&call, &sink);
+        last = slot;
     }
-    gcomp__end_shards(gc, last);
+    for (size_t w = 0; w < gc->world; w++) /* nothing may stand behind the last shard */
+        if (last && gc->mem.places[w] != b->came[w])
+            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>sums - the mean made by ranges: owners send their sums, and all workers apply them
+/* ---------------- owners send their sums, and all workers apply them
 
    The sums of a range are its range mean: what was added had the weight 1 / world.
 
@@ -24687,8 +24605,8 @@ static void gcomp__add_shards(gcomp *gc)
    every worker applies the k largest.
      a list:   | CRC-32C of the rest | tensor 0: k / m keys, falling, then zeros | tensor 1: ... |
                0                     4                                           at_list of tensor 1
-   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to back.
-   ---------------------------------------------------------------------------------------------- */
+   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
+   back. */
 
 /* Selects sums of the own range with keys from `least` on; with GCOMP__TOP_MEAN the `wanted`
    largest. */
@@ -24736,7 +24654,8 @@ static void gcomp__put_lists(gcomp *gc)
     memset(gc->mem.lists, 0, bytes);
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
-        if (!gcomp__in_shards(slot) || !(slot->use.flags & GCOMP__TOP_MEAN)) continue;
+        if (!slot->now.grad || !gcomp__by_ranges(slot)) continue;
+        if (!(slot->use.flags & GCOMP__TOP_MEAN)) continue;
         gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->at.k);
         uint32_t *key = s.index; /* the indices are not needed any more */
         for (size_t j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
@@ -24786,17 +24705,6 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
     return gcomp__min(slot->at.k, (taken[gc->me] + 1) * step);
 }
 
-/* Two shots: writes the mean of the own range, quantised: shot 2. */
-static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, uint8_t *to,
-                                    size_t *length)
-{
-    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
-    gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
-    /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
-    in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
-    return gcomp__put_range(gc, slot, &in, n, world, to, length);
-}
-
 /* Writes the sums of the own range, sparse if that is shorter than floats. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
@@ -24815,7 +24723,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     const gcomp_codec none = gcomp__none_codec();
     GCOMP__TRY(gcomp__encode_as(&call, gcomp__as_floats(), &none, &in, s.n, to,
                                 GCOMP__HEADER + dense, length));
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
 
@@ -24825,13 +24733,20 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
+    const size_t world = gc->world;
     uint8_t *to = gc->mem.packed;
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
         size_t length = 0;
-        if (!gcomp__in_shards(slot) || gcomp__is_scattered(gc, slot)) continue;
-        gcomp_result result = gcomp__is_two_shot(slot) ? gcomp__put_mean(gc, slot, to, &length)
-                                                       : gcomp__put_sums(gc, slot, to, &length);
+        gcomp_result result;
+        if (!slot->now.grad || !gcomp__by_ranges(slot) || slot->at.scattered) continue;
+        if (gcomp__is_two_shot(slot)) { /* the mean of the own range, quantised: shot 2 */
+            gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
+            /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
+            in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
+            result = gcomp__put_range(gc, slot, &in, gcomp__range_size(slot->n, world, gc->me),
+                                      world, to, &length);
+        } else result = gcomp__put_sums(gc, slot, to, &length);
         if (result != GCOMP_OK) gcomp__blame(gc, result, gc->me, slot);
         to += length;
     }
@@ -24846,43 +24761,42 @@ static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
     return gc->mem.cut + b->at_cut + w * b->share_stride;
 }
 
-/* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. */
+/* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. A sparse
+   method may have sent floats instead. */
 static void gcomp__check_sums(gcomp *gc)
 {
-    const size_t world = gc->world;
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     const gcomp__slot *last = NULL;
-    gcomp__all_sizes(gc, gc->mem.places, 0);
+    size_t *places = gc->mem.places; /* as in gcomp__add_shards */
+    gcomp__all_sizes(gc, places, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!gcomp__in_shards(slot)) continue;
-        for (size_t w = 0; w < world; w++) {
+        if (!slot->now.grad || !gcomp__by_ranges(slot)) continue;
+        for (size_t w = 0; w < gc->world; w++) {
+            const uint8_t *from = gcomp__sums_from(gc, w);
+            const size_t n = gcomp__range_size(slot->n, gc->world, w);
+            gcomp_codec codec = slot->use.codec;
             gcomp__view view;
-            gcomp_result result = gcomp__next_shard(gc, slot, w, gcomp__sums_from(gc, w),
-                                                    gcomp__range_size(slot->n, world, w), 1, &view);
+            if (!gcomp__is_two_shot(slot))
+                codec = b->came[w] - places[w] > 5 &&
+                                from[places[w] + 5] == gcomp__as_floats()->wire
+                            ? gcomp__none_codec() : gcomp__shard_codec(slot);
+            gcomp_result result =
+                gcomp__next_payload(gc, &codec, n, from, b->came[w], places + w, &view);
             if (result == GCOMP_OK) continue;
             gcomp__blame(gc, result, w, slot);
             return;
         }
         last = slot;
     }
-    gcomp__end_shards(gc, last);
-}
-
-/* Opens the next payload among the sums of worker w, which are valid: gcomp__check_sums has seen
-   them. mem.places[w] moves on; the commit sets it to 0 before the first tensor of a bucket. */
-static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
-{
-    const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
-    size_t length = 0;
-    (void)gcomp__payload_length(p, gcomp__bucket_now(gc)->came[w] - gc->mem.places[w], &length);
-    gcomp__open_valid(gc->set, view, NULL, p, length, n);
-    gc->mem.places[w] += length;
+    for (size_t w = 0; w < gc->world; w++)
+        if (last && places[w] != b->came[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
 /* ---------------- sums are applied, in the commit */
 
 /* y <- y + the sums of all ranges. They were divided by the number of workers when they were added:
-   what is applied is the mean. */
+   what is applied is the mean. The commit sets mem.places to 0 before the first tensor of a
+   bucket. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const size_t world = gc->world;
@@ -24891,7 +24805,7 @@ static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
         const size_t n = gcomp__range_size(slot->n, world, w);
         gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + gcomp__range(slot->n, world, w), n);
         gcomp__view view;
-        gcomp__open_sums(gc, w, n, &view);
+        gcomp__open_next(gc, NULL, n, gcomp__sums_from(gc, w), gc->mem.places + w, &view);
         sink.fresh = 0; /* ranges do not overlap: each adds to zeros of y */
         sink.views = &view;
         sink.count = 1;
@@ -24942,9 +24856,8 @@ static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gc
 GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
                                           const gcomp__work *work)
 {
-    const int scattered = gcomp__is_scattered(gc, slot);
-    /* payloads of the ranges of others, in order */
-    const uint8_t *own = gc->mem.own + slot->at.own;
+    const int scattered = slot->at.scattered;
+    size_t at = slot->at.own; /* payloads of the ranges of others, in order */
     for (size_t w = 0; w < work->world; w++) {
         const gcomp__work part = gcomp__work_in(work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
@@ -24952,19 +24865,17 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
         if (scattered) {
             sink.y = NULL;
         } else {
-            gcomp__open_sums(gc, w, part.n, &mean);
+            gcomp__open_next(gc, NULL, part.n, gcomp__sums_from(gc, w), gc->mem.places + w, &mean);
             sink.views = &mean;
             sink.count = sink.own_at = 1;
         }
-        if (w == gc->me && gcomp__adds_own(slot)) {
+        if (w == gc->me && slot->at.adds_own) {
             if (scattered) gcomp__residual_clear(part.residual, part.n);
             else if (gcomp__has_residual(slot)) gcomp__keep_mean(gc, slot, &part, &mean);
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
-            const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
-            gcomp__open_valid(gc->set, &sent, NULL, own, length, part.n);
+            gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
             sink.own = &sent;
-            own += length;
         }
         if (sink.y || gcomp__residual_memory(sink.in.residual))
             gcomp__decode_with(&part.call, &sink);
@@ -25170,7 +25081,7 @@ static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
     sum.in.residual = gcomp__residual_in(slot->kept.epoch_sum, GCOMP__FLOATS);
     sum.sums[0] = slot->kept.epoch_sum;
     sum.part = 1;
-    gcomp__make_part(&sum);
+    gcomp__run(&sum.call, gcomp__chunks(sum.n), gcomp__part_chunk, &sum);
 }
 
 /* |D'| for the next comparison; 0 if the sum is not finite: then the next epoch is critical. */
@@ -25483,7 +25394,7 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, has_shards, has_lists, and the places of lists. The last chance to find that
+   gather_round, stages, has_lists, and the places of lists. The last chance to find that
    gradients share memory. */
 static void gcomp__put_frame(gcomp *gc)
 {
@@ -25498,14 +25409,15 @@ static void gcomp__put_frame(gcomp *gc)
         if (apart != GCOMP_OK) gc->local_error = apart;
     }
     gc->gather_round = -1;
-    gc->has_shards = gc->has_lists = 0;
+    gc->stages = gc->has_lists = 0;
     b->lists = 0;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + (uint64_t)gcomp__is_odd(slot)
                                    : 0);
         if (slot->now.grad && slot->use.bound) bytes += slot->now.length;
-        gc->has_shards |= gcomp__in_shards(slot);
-        if (gcomp__in_shards(slot) && slot->use.flags & GCOMP__TOP_MEAN) {
+        const int by_ranges = slot->now.grad && gcomp__by_ranges(slot);
+        if (by_ranges) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
+        if (by_ranges && slot->use.flags & GCOMP__TOP_MEAN) {
             gc->has_lists = 1;
             slot->now.list = b->lists;
             b->lists += gcomp__keys_bytes(slot);
@@ -26085,13 +25997,13 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
-        m->flags & GCOMP__AS_FLOATS ? work.sums[0] : gcomp__floats_of(gc, slot);
-    if (floats && work.in.dtype != GCOMP_F32 && !gcomp__is_scattered(gc, slot)) {
+        m->flags & GCOMP__AS_FLOATS ? work.sums[0]
+        : gcomp__needs_floats(slot) ? (float *)(void *)gc->scratch.at : NULL;
+    if (floats && work.in.dtype != GCOMP_F32 && !slot->at.scattered) {
         work.y = floats;
         work.y_type = GCOMP_F32;
     }
-    work.residual = gcomp__open_residual(gc, slot);
-    if (work.residual.packed) work.residual.words = gcomp__keep_words(gc, slot, gc->step);
+    work.residual = gcomp__open_residual(gc, slot, gc->step);
     work.in.residual = work.residual;
     return work;
 }
@@ -26123,7 +26035,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
     GCOMP__TRY(gcomp__encode_as(&work->call, slot->use.method, &slot->use.codec, &work->in, slot->n,
                                 to, by_ranges ? slot->at.own_bytes : slot->use.bound,
                                 &slot->now.length));
-    gcomp__seal_payload(gc, to, slot->now.length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
     return GCOMP_OK;
 }
 
@@ -26219,6 +26131,9 @@ static void gcomp__pack_gather(gcomp *gc)
         memmove(to, gc->mem.send + slot->at.send, slot->now.length);
         to += slot->now.length;
     }
+    /* payloads come in behind those of the buckets before, or, where means are made bucket by
+       bucket, always at the same place */
+    b->recv = gc->mem.recv + (gc->mem.means ? 0 : b->at_send) * gc->world;
     b->stride = 0;
     for (size_t w = 0; w < gc->world; w++) {
         b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
@@ -26268,26 +26183,6 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     return count;
 }
 
-/* Where the payloads of the bucket come in: behind those of the buckets before, or, where means are
-   made bucket by bucket, always at the same place. */
-static uint8_t *gcomp__payloads(gcomp *gc)
-{
-    /* bytes of one worker in earlier buckets */
-    const size_t before = gc->mem.means ? 0 : gcomp__bucket_now(gc)->at_send;
-    return gc->mem.recv + before * gc->world;
-}
-
-/* The next payload of worker w: the one at its cursor, which the caller moves on.
-     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
-                        ^ cursors[0] */
-static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload,
-                                        size_t *length)
-{
-    const gcomp__bucket *b = gcomp__bucket_now(gc);
-    *payload = gcomp__payloads(gc) + w * b->stride + gc->mem.cursors[w];
-    return gcomp__payload_length(*payload, b->bytes[w] - gc->mem.cursors[w], length);
-}
-
 /* What this worker sent to all, or to itself, must have come back to it. Otherwise nothing was
    delivered, or only a part: a late error. */
 static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came, size_t bytes)
@@ -26296,52 +26191,44 @@ static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came
         gc->late_error = gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
 }
 
-/* Checks all payloads of all workers. A bad one becomes the late error.
-   Payloads of one worker lie one behind the other; the header of each says how long it is. Together
-   they must have exactly the bytes that the worker's frame announced. */
+/* Checks all payloads of all workers. A bad one becomes the late error. Payloads of one worker lie
+   one behind the other. Together they must have exactly the bytes that the worker's frame
+   announced.
+     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
+                        ^ mem.cursors[0], when tensor 0 is checked */
 static void gcomp__check_gather(gcomp *gc)
 {
     const gcomp__bucket *b = gcomp__bucket_now(gc);
+    gcomp__view view;
     for (size_t w = 0; w < gc->world; w++) {
+        const uint8_t *from = b->recv + w * b->stride;
+        size_t *at = gc->mem.cursors + w;
         gcomp__slot *slot = NULL;
-        gc->mem.cursors[w] = 0;
+        *at = 0;
         for (size_t i = b->first; i < b->end; i++) {
-            const uint8_t *payload;
-            size_t length = 0;
             slot = gc->tensors + i;
             if (!slot->now.grad || !slot->use.bound) continue;
-            gcomp_result result = gcomp__next_payload(gc, w, &payload, &length);
-            if (result == GCOMP_OK) result = gcomp__check_for(gc, slot, payload, length);
-            if (result == GCOMP_OK && !(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum)
-                result = GCOMP_CHECKSUM_MISMATCH;
-            if (result != GCOMP_OK) {
-                gcomp__blame(gc, result, w, slot);
-                return;
-            }
-            gc->mem.cursors[w] += length;
+            const gcomp_result result = gcomp__next_payload(gc, &slot->use.codec, slot->n, from,
+                                                            b->bytes[w], at, &view);
+            if (result == GCOMP_OK) continue;
+            gcomp__blame(gc, result, w, slot);
+            return;
         }
-        if (slot && gc->mem.cursors[w] != b->bytes[w])
-            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
+        if (slot && *at != b->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
     }
-    const size_t me = gc->me;
-    gcomp__need_back(gc, gc->mem.send + b->at_send, gcomp__payloads(gc) + me * b->stride,
-                     b->bytes[me]);
+    gcomp__need_back(gc, gc->mem.send + b->at_send, b->recv + gc->me * b->stride,
+                     b->bytes[gc->me]);
 }
 
 /* ---------------- stages of shards, see >>shards */
 
-/* The lengths that came from all workers: mem.lengths has w to send, then w received. */
-static uint8_t *gcomp__lengths_in(const gcomp *gc)
+/* Fails by the first of the lengths of all workers that is damaged, tells an error, or is above
+   `most`. A bad length is answered differently by what it says: damaged (CHECKSUM_MISMATCH) or too
+   large (CORRUPT), this worker alone knows it; a status, all know. sizes[w] <- what length w
+   announces. mem.lengths has one to send for each worker, then one from each. */
+static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
 {
-    return gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES;
-}
-
-/* Fails by the first of these lengths that is damaged, tells an error, or is above `most`. A bad
-   length is answered differently by what it says: damaged or too large, this worker alone knows it;
-   a status, all know. */
-static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
-{
-    const uint8_t *p = gcomp__lengths_in(gc);
+    const uint8_t *const all = gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES, *p = all;
     for (size_t w = 0; w < gc->world; w++, p += GCOMP__LENGTH_BYTES) {
         if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
@@ -26353,16 +26240,12 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
                                    " announces more bytes than its tensors can have, seen by");
     }
     const size_t at = gc->me * GCOMP__LENGTH_BYTES; /* of the own one, which came back */
-    if (memcmp(gcomp__lengths_in(gc) + at,
-               gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0), GCOMP__LENGTH_BYTES))
+    if (memcmp(all + at, gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0),
+               GCOMP__LENGTH_BYTES))
         return gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
+    for (size_t w = 0; w < gc->world; w++)
+        sizes[w] = (size_t)gcomp__get64(all + w * GCOMP__LENGTH_BYTES);
     return GCOMP_OK;
-}
-
-/* Is this what a failed worker told all, and not what this worker alone sees? */
-static int gcomp__is_told(gcomp_result result)
-{
-    return result != GCOMP_OK && result != GCOMP_CHECKSUM_MISMATCH && result != GCOMP_CORRUPT;
 }
 
 /* Checks the lists of all workers, when LISTS is done; a damaged one becomes the late error. */
@@ -26378,37 +26261,6 @@ static void gcomp__check_lists(gcomp *gc)
     gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gc->me + 1) * bytes, bytes);
 }
 
-/* The shards of this worker for itself, as they were sent and as they came. The lengths before it
-   are those of the shards of others. */
-static void gcomp__check_own_shards(gcomp *gc)
-{
-    const size_t me = gc->me, *came = gcomp__bucket_now(gc)->came;
-    const uint8_t *sent = gc->mem.packed, *here = gc->mem.shards;
-    for (size_t w = 0; w < me; w++) {
-        sent += gc->mem.sent[w];
-        here += came[w];
-    }
-    gcomp__need_back(gc, sent, here, came[me]);
-}
-
-/* The lengths of all sums are here. Who cannot read one cannot go on, while the others do. With
-   SCATTER they are 0, and say only that all owners could add.
-   The rest of the own sums up to the longest is zeros, since the gather takes equal sizes. */
-static gcomp_result gcomp__take_totals(gcomp *gc)
-{
-    gcomp__bucket *b = gcomp__bucket_now(gc);
-    const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* bytes of the own sums */
-    gcomp_result result = gcomp__check_lengths(gc, b->sum);
-    if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
-    if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
-    if (gcomp__stages(gc) == GCOMP__SUMS) return GCOMP_OK; /* nothing follows */
-    gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
-    b->share_stride = 0;
-    for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
-    memset(gc->mem.packed + own, 0, b->share_stride - own);
-    return GCOMP_OK;
-}
-
 /* A stage is done. What this worker alone can see stays a late error until answers or totals tell
    all.
      what this worker alone sees       it is told to all        and then
@@ -26421,28 +26273,45 @@ static gcomp_result gcomp__take_totals(gcomp *gc)
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
     gcomp__bucket *b = gcomp__bucket_now(gc);
+    const uint8_t *sent = gc->mem.packed, *came = gc->mem.shards;
+    const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* TOTALS: bytes of the own sums */
+    gcomp_result *const late = &gc->late_error, result;
     switch (gc->round) {
     case GCOMP__LENGTHS:
-        if (gc->late_error != GCOMP_OK) break;
-        gc->late_error = gcomp__check_lengths(gc, b->shards);
-        if (gc->late_error == GCOMP_OK) gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
+        if (*late == GCOMP_OK) *late = gcomp__check_lengths(gc, b->shards, b->came);
         break;
     case GCOMP__ANSWERS:
-        if (gc->late_error != GCOMP_OK) return gc->late_error;
-        gc->late_error = gcomp__check_lengths(gc, 0); /* if damaged: the others go on */
-        if (gcomp__is_told(gc->late_error)) return gc->late_error;
-        break;
+        if (*late != GCOMP_OK) return *late;
+        *late = gcomp__check_lengths(gc, 0, gc->mem.places); /* if damaged: the others go on */
+        if (*late == GCOMP_CHECKSUM_MISMATCH || *late == GCOMP_CORRUPT) break;
+        return *late;
     case GCOMP__SHARDS:
         gcomp__add_shards(gc);
-        gcomp__check_own_shards(gc);
+        /* the shards for itself come back; lengths before them are those of shards for others */
+        for (size_t w = 0; w < gc->me; w++) {
+            sent += gc->mem.sent[w];
+            came += b->came[w];
+        }
+        gcomp__need_back(gc, sent, came, b->came[gc->me]);
         if (gc->has_lists) gcomp__put_lists(gc);
         break;
     case GCOMP__LISTS: gcomp__check_lists(gc); break;
-    case GCOMP__TOTALS: return gc->late_error == GCOMP_OK ? gcomp__take_totals(gc) : gc->late_error;
+    case GCOMP__TOTALS:
+        if (*late != GCOMP_OK) return *late;
+        result = gcomp__check_lengths(gc, b->sum, b->came);
+        /* who cannot read a length cannot go on, while the others do */
+        if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
+        if (result == GCOMP_CORRUPT) return GCOMP_MISMATCH;
+        /* with SCATTER lengths are 0, and say only that all owners could add */
+        if (result != GCOMP_OK || gc->stages == GCOMP__SUMS) return result;
+        b->share_stride = 0;
+        for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
+        /* zeros up to the longest sums, since the gather takes equal sizes */
+        memset(gc->mem.packed + own, 0, b->share_stride - own);
+        break;
     case GCOMP__SUMS:
         gcomp__check_sums(gc);
-        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me),
-                         b->came[gc->me]);
+        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me), b->came[gc->me]);
         break;
     default: break;
     }
@@ -26526,7 +26395,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     gc->round++;
     gc->issued = gc->done = 1; /* bit 0: the frames, which are done */
     /* there is something to do in the next round */
-    int more = gc->has_shards && gc->round < gcomp__stages(gc);
+    int more = gc->round < gc->stages;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end && gc->round < 3;
          slot++) {
         if (!slot->now.grad || slot->use.rounds[gc->round] == GCOMP__NO_ROUND) continue;
@@ -26626,10 +26495,8 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     const gcomp__bucket *b = gcomp__bucket_now(gc);
     const size_t list = gcomp__list_bytes(b->lists);
     /* sent and received lengths */
-    uint8_t *const own = gc->mem.lengths, *const all = gcomp__lengths_in(gc);
-    if (!gc->has_shards || gc->round >= gcomp__stages(gc) ||
-        (gc->round == GCOMP__LISTS && !gc->has_lists))
-        return 0;
+    uint8_t *const own = gc->mem.lengths, *const all = own + gc->world * GCOMP__LENGTH_BYTES;
+    if (gc->round >= gc->stages || (gc->round == GCOMP__LISTS && !gc->has_lists)) return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
     switch (gc->round) {
     case GCOMP__LENGTHS:
@@ -26638,7 +26505,8 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         break;
     case GCOMP__ANSWERS:
         /* the own lengths are needed for the shards; an answer takes their place */
-        gcomp__sizes_of(gc, gc->mem.sent, own);
+        for (size_t w = 0; w < gc->world; w++)
+            gc->mem.sent[w] = (size_t)gcomp__get64(own + w * GCOMP__LENGTH_BYTES);
         gcomp__put_length(gc, own, 0, gc->late_error); /* all workers get the same answer */
         gcomp__all_sizes(gc, gc->mem.places, GCOMP__LENGTH_BYTES);
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.places);
@@ -26749,7 +26617,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
         gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->mem.send + b->at_send,
-                          gcomp__payloads(gc), b->stride, b->bytes);
+                          b->recv, b->stride, b->bytes);
         return 1;
     }
     if (!(gc->issued >> GCOMP__SHARE & 1) && gcomp__next_stage(gc, request)) return 1;
@@ -26817,17 +26685,13 @@ static gcomp_result gcomp__advance_bucket(gcomp *gc, gcomp_request *request)
    mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
-    const size_t world = gc->world;
+    const gcomp__bucket *b = gcomp__bucket_now(gc);
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < world; w++) { /* the check has found all lengths to be right */
-        const uint8_t *payload;
-        size_t length = 0;
-        (void)gcomp__next_payload(gc, w, &payload, &length);
-        gcomp__open_valid(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
-        gc->mem.cursors[w] += length;
-    }
+    for (size_t w = 0; w < gc->world; w++)
+        gcomp__open_next(gc, w ? views : NULL, slot->n, b->recv + w * b->stride,
+                         gc->mem.cursors + w, views + w);
     sink->views = views;
-    sink->count = world;
+    sink->count = gc->world;
     sink->weight = 1.0f / (float)gc->desc.comm.world;
 }
 
@@ -26956,7 +26820,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
 static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
 {
     const int global = slot->use.flags & GCOMP__TOP_MEAN && work->world > 1;
-    const int by_ranges = gcomp__by_ranges(slot), scattered = gcomp__is_scattered(gc, slot);
+    const int by_ranges = gcomp__by_ranges(slot), scattered = slot->at.scattered;
     /* the own payload, as it was encoded */
     const uint8_t *payload =
         by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->now.sent;
@@ -26982,8 +26846,8 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
 static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     const size_t world = gc->world, me = gc->me, n = slot->n;
-    const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
-    const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
+    const size_t begin = slot->at.adds_own ? gcomp__range(n, world, me) : n;
+    const size_t end = slot->at.adds_own ? gcomp__range(n, world, me + 1) : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
     const double before = gcomp__residual_squares(gc, work->residual, 0, begin);
     const double own = gcomp__residual_squares(gc, work->residual, begin, end) /
@@ -27017,7 +26881,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     const gcomp_dtype dtype = work.in.dtype; /* a commit may change it */
-    const int scattered = gcomp__is_scattered(gc, slot);
+    const int scattered = slot->at.scattered;
     /* the elements that have the mean: the own range, or all */
     const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
@@ -27033,7 +26897,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gc->p_squares += slot->now.p_squares;
         if (gcomp__has_residual(slot)) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
-    gcomp__close_residual(gc, slot, work.residual, gc->step);
+    gcomp__close_residual(gc, slot, work.residual);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
         gcomp__convert(&work.call, slot->now.grad, work.y, dtype, slot->n, 0, 0);
@@ -27044,8 +26908,9 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
         gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
-    gc->stats.bytes_in += gcomp__dtype_bytes(slot->dtype) * (uint64_t)slot->n;
-    gc->stats.bytes_ring += gcomp__ring_bytes(slot, gc->world);
+    const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
+    gc->stats.bytes_in += bytes;
+    gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, gc->world);
 }
 
 /* Everything was checked before, so that nothing fails once the first residual is written. In
