@@ -77,7 +77,7 @@
    >>plan        where each tensor lies in the buffers of a step, and how large these are
    >>buffers     what an object reserves: frames, scratch, and the arena of a step
    >>tensors     an object is opened, and tensors are added
-   >>describe    what an object tells about its tensors, and what a codec would send for one
+   >>describe    what an object tells: tensors, statistics, and what a codec would send
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
    >>residuals   one tensor is compressed and committed, with any transport
    >>shards      the mean made by ranges of elements: owners add shards, and send their sums to all
@@ -93,7 +93,6 @@
    >>save        all state as bytes
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
-   >>statistics  what was sent, how long it took, how much was lost
    >>licence
    ---------------------------------------------------------------------------------------------- */
 
@@ -23304,14 +23303,7 @@ static void *gcomp__zero_bytes(gcomp *gc, size_t bytes)
     return p;
 }
 
-/* n floats, all 0; NULL without memory. */
-static float *gcomp__zeros(gcomp *gc, size_t n)
-{
-    return (float *)gcomp__zero_bytes(gc, gcomp__times(n, 4));
-}
-
-/* Allocates what a tensor holds from step to step, zeroed; 0 without memory. plan.fixed counts
-   it.
+/* Allocates what a tensor holds from step to step, zeroed; 0 without memory. plan.fixed counts it.
    What could be allocated before a failure stays in the slot; gcomp__slot_release gives it back. */
 static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry *entries)
 {
@@ -23321,8 +23313,11 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     if (slot->kept.keeps)
         slot->kept.residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
                                             slot->kept.residual.form);
-    if (slot->state_room) slot->kept.state = gcomp__zeros(gc, slot->state_room);
-    if (slot->kept.epoch_floats) slot->kept.epoch_sum = gcomp__zeros(gc, slot->kept.epoch_floats);
+    if (slot->state_room)
+        slot->kept.state = (float *)gcomp__zero_bytes(gc, gcomp__times(slot->state_room, 4));
+    if (slot->kept.epoch_floats)
+        slot->kept.epoch_sum =
+            (float *)gcomp__zero_bytes(gc, gcomp__times(slot->kept.epoch_floats, 4));
     if (list) slot->entries = (gcomp__entry *)gcomp__allocate(&gc->memory, list);
     if (slot->entries) memcpy(slot->entries, entries, list);
     return slot->name && (gcomp__has_residual(slot) || !slot->kept.keeps) &&
@@ -23449,7 +23444,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>describe - what an object tells about its tensors, and what a codec would send for one
+   >>describe - what an object tells: tensors, statistics, and what a codec would send
 
    All of this only reads. gcomp_rounds answers before there is an object, with the functions that
    would add the tensor: what it tells is what happens.
@@ -23541,6 +23536,47 @@ GCOMP_API gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor, float 
     return GCOMP_OK;
 }
 
+/* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
+   the end. */
+static double gcomp__residual_squares(const gcomp *gc, gcomp__residual r, size_t begin, size_t end)
+{
+    float part[GCOMP__TILE];
+    double sum = 0;
+    if (r.floats) return (gcomp__common(gc->set)->squares)(r.floats + begin, end - begin);
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        (gcomp__common(gc->set)->unpack)(part, r, i, i + count);
+        sum += (gcomp__common(gc->set)->squares)(part, count);
+        GCOMP__PIN_SUM(sum);
+    }
+    return sum;
+}
+
+/* Changes nothing, and may be called inside a step. Steps count in gc->stats as they go:
+     gcomp_step_ready                 seconds of encoding, gradients that are not finite
+     gcomp__ask_..., sums             bytes sent, as gcomp__network_bytes counts them
+     gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
+     gcomp__end_step                  steps that were skipped or failed
+     commits                          the rest
+   Only the norm of all residuals, and the ratio, are calculated when they are asked for. */
+GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
+{
+    double squares = 0; /* the sum of squares of all residuals */
+    if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
+    uint64_t mode = gcomp__fp_enter();
+    *stats = gc->stats;
+    if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
+    for (size_t i = 0; i < gc->count; i++)
+        if (gcomp__has_residual(gc->tensors + i))
+            squares += gcomp__residual_squares(gc, gc->tensors[i].kept.residual, 0,
+                                               gc->tensors[i].n);
+    stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
+    stats->residual_norm = gcomp__sqrt(squares);
+    stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
 GCOMP_API uint64_t gcomp_step_number(const gcomp *gc) { return gc ? gc->step : 0; }
 GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc is NULL"; }
 
@@ -23615,39 +23651,6 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     return GCOMP_OK;
 }
 
-/* The bytes that a worker sends in all rounds of a tensor; *most becomes 1 if there is a payload,
-   whose length may depend on the gradient. */
-static size_t gcomp__sends(const gcomp__slot *slot, const gcomp_desc *desc, int *most)
-{
-    size_t bytes = 0;
-    for (int round = 0; round < GCOMP_ROUNDS; round++) {
-        const gcomp_round r = gcomp__round_of(slot, round, desc);
-        gcomp__grow(&bytes, r.sent);
-        *most |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
-    }
-    return bytes;
-}
-
-/* What an uncompressed all-reduce of the gradient, in its own type, sends. */
-static size_t gcomp__ring_bytes(const gcomp__slot *slot, size_t world)
-{
-    return gcomp__network_bytes(GCOMP_ALLREDUCE,
-                                gcomp__times(slot->n, gcomp__dtype_bytes(slot->dtype)), world);
-}
-
-/* "at most 93911 of 3617280 bytes": what travels, of what an uncompressed all-reduce sends. */
-static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t ring, int most)
-{
-    gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes, (uint64_t)ring);
-}
-
-/* more / less, in tenths; 10 where there is nothing to divide by */
-static uint64_t gcomp__tenths(uint64_t more, uint64_t less)
-{
-    if (!less) return 10;
-    return more <= UINT64_MAX / 10 ? 10 * more / less : more / gcomp__max(less / 10, 1);
-}
-
 /* "3 x 10 x 20": a stack of 3 matrices */
 static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
 {
@@ -23667,11 +23670,23 @@ static void gcomp__say_kind(gcomp__text *t, const gcomp__slot *slot)
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
      schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered],
-     [at most ]89303 of 3612672 bytes */
-static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc)
+     [at most ]89303 of 3612672 bytes
+   *bytes grows by what a worker sends, *ring by what it would send of the uncompressed gradient, in
+   its own type. *most becomes 1 if there is a payload: its length may depend on the gradient. */
+static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc,
+                                 size_t *bytes, size_t *ring, int *most)
 {
     char codec[256];
-    int most = 0; /* 1: the length of a payload may depend on the gradient */
+    size_t sent = 0;
+    const size_t floats = gcomp__network_bytes(
+        GCOMP_ALLREDUCE, gcomp__times(slot->n, gcomp__dtype_bytes(slot->dtype)),
+        (size_t)desc->comm.world);
+    int varies = 0; /* 1: there is a payload */
+    for (int round = 0; round < GCOMP_ROUNDS; round++) {
+        const gcomp_round r = gcomp__round_of(slot, round, desc);
+        gcomp__grow(&sent, r.sent);
+        varies |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
+    }
     (void)gcomp_codec_format(&slot->use.codec, codec, sizeof codec);
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
@@ -23685,13 +23700,14 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     if (slot->use.flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
     if (gcomp__by_ranges(slot))
-        gcomp__say(t, gcomp__scatters(desc)       ? " scattered"
+        gcomp__say(t, slot->at.scattered          ? " scattered"
                       : gcomp__is_two_shot(slot) ? " in two shots"
                                                  : " in shards");
-    gcomp__say(t, ", ");
-    size_t bytes = gcomp__sends(slot, desc, &most);
-    gcomp__say_bytes(t, bytes, gcomp__ring_bytes(slot, (size_t)desc->comm.world), most);
-    gcomp__say_char(t, '\n');
+    gcomp__say_with(t, ", %s%u of %u bytes\n", varies ? "at most " : "", (uint64_t)sent,
+                    (uint64_t)floats);
+    gcomp__grow(bytes, sent);
+    gcomp__grow(ring, floats);
+    *most |= varies;
 }
 
 GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer optimizer)
@@ -23718,33 +23734,25 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
     }
 }
 
-/* Sums add floats: a gradient of halves that is not compressed takes twice its bytes. */
-static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
+/* What the caller may change so that a step sends less. Sums add floats: a gradient of halves that
+   is not compressed takes twice its bytes. Means by ranges need comm.alltoallv. */
+static void gcomp__say_hints(const gcomp *gc, gcomp__text *t)
 {
-    size_t wide = 0;
-    for (size_t i = 0; i < gc->count; i++)
-        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].at.lone &&
-                gcomp__is_none(&gc->tensors[i].use.codec);
-    if (!wide) return;
-    gcomp__say_with(t,
-                    "hint: uncompressed halves travel as float32, in twice their bytes (%u of the "
-                    "tensors): give them codec bf16 or fp16\n",
-                    (uint64_t)wide);
-}
-
-/* "hint: comm.alltoallv is NULL: with it a worker would receive up to 5321 bytes less in a step" */
-static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
-{
-    size_t saved = 0;
-    if (gc->desc.comm.alltoallv || gc->desc.aggregate != GCOMP_AGGREGATE_AUTO) return;
-    for (size_t i = 0; i < gc->count; i++)
-        if (gcomp__fits_ranges(&gc->desc, gc->tensors + i))
-            gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, gc->tensors + i));
-    if (!saved) return;
-    gcomp__say_with(t,
-                    "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
-                    "less in a step\n",
-                    (uint64_t)saved);
+    const int may = !gc->desc.comm.alltoallv && gc->desc.aggregate == GCOMP_AGGREGATE_AUTO;
+    size_t wide = 0, saved = 0;
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        wide += slot->dtype != GCOMP_F32 && !slot->at.lone && gcomp__is_none(&slot->use.codec);
+        if (may && gcomp__fits_ranges(&gc->desc, slot))
+            gcomp__grow(&saved, gcomp__saved_by_ranges(&gc->desc, slot));
+    }
+    if (wide)
+        gcomp__say_with(t,
+                        "hint: uncompressed halves travel as float32, in twice their bytes (%u of "
+                        "the tensors): give them codec bf16 or fp16\n", (uint64_t)wide);
+    if (saved)
+        gcomp__say_with(t,
+                        "hint: comm.alltoallv is NULL: with it a worker would receive up to %u "
+                        "bytes less in a step\n", (uint64_t)saved);
 }
 
 /* With capacity 0 it only measures: the text then needs one byte more than the call returned. */
@@ -23754,22 +23762,19 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
-    const size_t count = gc->count;
-    const size_t world = gc->world;
-    for (size_t i = 0; i < count; i++) {
-        gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
-        gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, &gc->desc, &most));
-        gcomp__grow(&ring, gcomp__ring_bytes(gc->tensors + i, world));
-    }
-    gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
-    gcomp__say_bytes(&t, bytes, ring, most);
-    /* Without any bytes nothing is saved: 1.0 times less */
-    const uint64_t tenths = gcomp__tenths(gcomp__max(bytes, ring), gcomp__min(bytes, ring));
-    gcomp__say_with(&t, " a step, %u.%u times %s\n", tenths / 10, tenths % 10,
+    for (size_t i = 0; i < gc->count; i++)
+        gcomp__describe_slot(&t, gc->tensors + i, &gc->desc, &bytes, &ring, &most);
+    /* more / less in tenths. Without any bytes nothing is saved: 1.0 times less */
+    const uint64_t more = gcomp__max(bytes, ring), less = gcomp__min(bytes, ring);
+    const uint64_t tenths = !less                     ? 10
+                            : more <= UINT64_MAX / 10 ? 10 * more / less
+                                                      : more / gcomp__max(less / 10, 1);
+    gcomp__say_with(&t, gc->count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)gc->count);
+    gcomp__say_with(&t, "%s%u of %u bytes a step, %u.%u times %s\n", most ? "at most " : "",
+                    (uint64_t)bytes, (uint64_t)ring, tenths / 10, tenths % 10,
                     bytes > ring && tenths > 10 ? "more" : "less");
     gcomp__say_warnings(gc, &t);
-    gcomp__say_widened(gc, &t);
-    gcomp__say_hint(gc, &t);
+    gcomp__say_hints(gc, &t);
     return t.length;
 }
 
@@ -24014,10 +24019,10 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
     return in;
 }
 
-/* What the tasks of gcomp__convert_residual see. */
+/* What the tasks of gcomp__run_over see. */
 typedef struct gcomp__pack_job {
     const gcomp__set *set;
-    float *floats;
+    float *floats, decay;
     gcomp__residual residual;
     size_t n;
 } gcomp__pack_job;
@@ -24039,17 +24044,26 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
                                     end - begin, begin);
 }
 
-/* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
-static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
-                                    void (*task)(void *arg, size_t chunk), uint64_t words)
+/* Task: floats <- decay * floats. */
+static void gcomp__decay_chunk(void *arg, size_t chunk)
+{
+    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    for (size_t i = begin; i < end; i++) job->floats[i] *= job->decay;
+}
+
+/* Runs one of the three for a tensor: between its residual and these floats, or over these. */
+static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *floats,
+                            uint64_t words, void (*task)(void *arg, size_t chunk))
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__pack_job job;
     job.set = gc->set;
-    job.floats = (float *)(void *)gc->unpacked.at;
+    job.floats = floats;
+    job.decay = slot->use.decay;
     job.residual = slot->kept.residual;
-    job.n = slot->n;
     job.residual.words = words;
+    job.n = slot->n;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
@@ -24072,40 +24086,11 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
         r.words += !r.words;
     }
     if (!gcomp__wants_floats(&gc->desc, slot->use.method)) return r;
-    gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
     r.floats = (float *)(void *)gc->unpacked.at;
+    gcomp__run_over(gc, slot, r.floats, 0, gcomp__unpack_chunk);
     r.packed = NULL;
     r.form = GCOMP__FLOATS;
     return r;
-}
-
-/* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
-   the end. */
-static double gcomp__residual_squares(const gcomp *gc, gcomp__residual r, size_t begin, size_t end)
-{
-    float part[GCOMP__TILE];
-    double sum = 0;
-    if (r.floats) return (gcomp__common(gc->set)->squares)(r.floats + begin, end - begin);
-    for (size_t i = begin, count; i < end; i += count) {
-        count = gcomp__min(GCOMP__TILE, end - i);
-        (gcomp__common(gc->set)->unpack)(part, r, i, i + count);
-        sum += (gcomp__common(gc->set)->squares)(part, count);
-        GCOMP__PIN_SUM(sum);
-    }
-    return sum;
-}
-
-typedef struct gcomp__decay_job {
-    float *residual, decay;
-    size_t n;
-} gcomp__decay_job;
-
-/* A task for one chunk: residual <- decay * residual. */
-static void gcomp__decay_chunk(void *arg, size_t chunk)
-{
-    const gcomp__decay_job *job = (const gcomp__decay_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    for (size_t i = begin; i < end; i++) job->residual[i] *= job->decay;
 }
 
 /* After a commit: what gcomp__open_residual gave is multiplied by its decay, where it is floats if
@@ -24113,16 +24098,11 @@ static void gcomp__decay_chunk(void *arg, size_t chunk)
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
                                   gcomp__residual residual)
 {
-    gcomp__decay_job job;
-    job.residual = residual.floats;
-    job.decay = slot->use.decay;
-    job.n = slot->n;
-    if (job.residual && job.decay != 1.0f) {
-        const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-        gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
-    }
-    if (residual.floats && slot->kept.residual.packed)
-        gcomp__convert_residual(gc, slot, gcomp__pack_chunk, residual.words);
+    if (!residual.floats) return;
+    if (slot->use.decay != 1.0f)
+        gcomp__run_over(gc, slot, residual.floats, 0, gcomp__decay_chunk);
+    if (slot->kept.residual.packed)
+        gcomp__run_over(gc, slot, residual.floats, residual.words, gcomp__pack_chunk);
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
@@ -24152,51 +24132,41 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
-/* residual <- grad + residual - own, and y <- mean. All payloads are valid; `like` is NULL or one
-   of them, opened. y is grad, or floats that the caller rounds to grad. Up to 8 payloads of the own
-   method take one pass over the memory. With more payloads, or others, there are two passes: the
-   residual first, since the mean may overwrite grad. */
-GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *call,
-                                            gcomp__slot *slot, const void *grad, void *y,
-                                            gcomp_dtype y_type, const void *own, size_t own_length,
+/* residual <- grad + residual - own, and y <- mean, as the sink says. All payloads are valid. Up to
+   8 of the own method take one pass over the memory. With more payloads, or others, there are two
+   passes: the residual first, since the mean may overwrite grad. */
+GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *slot,
+                                            const gcomp__call *call, gcomp__sink *sink,
                                             const void *const *payloads, const size_t *lengths,
-                                            size_t count, const gcomp__view *like)
+                                            size_t count)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
-    gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
-    sink.in.grad = grad;
-    sink.in.dtype = slot->dtype;
-    sink.y_type = y_type;
-    sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
-    if (own) gcomp__open_valid(call->set, &own_view, like, own, own_length, slot->n);
-    if (own) sink.own = &own_view;
-    if (own && count >= 1 && count <= 8) {
+    gcomp__view views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
+    float *const y = sink->y;
+    if (sink->own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
-        sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
-            gcomp__open_valid(call->set, views + w, &own_view, payloads[w], lengths[w], slot->n);
+            gcomp__open_valid(call->set, views + w, sink->own, payloads[w], lengths[w], slot->n);
             views[w].list = gcomp__list_room(&rest, views + w);
-            alike = alike && views[w].method == own_view.method;
-            if (payloads[w] == own) sink.own_at = w;
+            alike = alike && views[w].method == sink->own->method;
         }
         if (alike) { /* one pass: reads grad and residual, writes both */
-            sink.views = views;
-            sink.count = count;
-            sink.weight = 1.0f / (float)count;
-            sink.y = (float *)y;
-            gcomp__decode_with(&rest, &sink);
-            gcomp__close_residual(gc, slot, sink.in.residual);
+            sink->views = views;
+            sink->count = count;
+            sink->weight = 1.0f / (float)count;
+            gcomp__decode_with(&rest, sink);
+            gcomp__close_residual(gc, slot, sink->in.residual);
             return;
         }
     }
     /* two passes: first the residual, then the mean, 8 payloads at a time */
-    sink.own_at = 0;
-    if (own && gcomp__has_residual(slot)) gcomp__decode_with(call, &sink);
+    sink->y = NULL;
+    sink->own_at = 0;
+    if (sink->own && gcomp__has_residual(slot)) gcomp__decode_with(call, sink);
     /* nothing was sent: all of p stays */
-    if (!own && gcomp__has_residual(slot)) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__close_residual(gc, slot, sink.in.residual);
-    if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
+    if (!sink->own && gcomp__has_residual(slot)) gcomp__absorb_all(call, sink, slot->n);
+    gcomp__close_residual(gc, slot, sink->in.residual);
+    if (count) gcomp__add_all(call, payloads, lengths, count, y, sink->y_type, slot->n);
 }
 
 /* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
@@ -24280,8 +24250,8 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     size_t w;
     for (w = 0; w < count && result == GCOMP_OK; w++)
         result = gcomp__match(&slot->use.codec, slot->n, payloads[w]);
-    /* own may be one of the payloads: then it has been checked with them */
-    for (w = 0; own && w < count && payloads[w] != own;) w++;
+    /* own may be one of the payloads: then it has been checked with them; else w = count */
+    for (w = 0; w < count && payloads[w] != own;) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
         result = gcomp__check_as(gc, &slot->use.codec, slot->n, own, own_length, &view);
     /* nobody has encoded this gradient */
@@ -24293,9 +24263,17 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
     if (result == GCOMP_OK) {
-        gcomp__commit_payloads(gc, &call, slot, grad, floats ? floats : grad,
-                               floats ? GCOMP_F32 : slot->dtype, own, own_length, payloads, lengths,
-                               count, count ? &first : NULL);
+        gcomp__sink sink =
+            gcomp__sink_to(GCOMP__COMMIT, floats ? floats : (float *)grad, slot->n);
+        sink.y_type = floats ? GCOMP_F32 : slot->dtype;
+        sink.in.grad = grad;
+        sink.in.dtype = slot->dtype;
+        sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
+        if (own)
+            gcomp__open_valid(call.set, &view, count ? &first : NULL, own, own_length, slot->n);
+        if (own) sink.own = &view;
+        sink.own_at = w;
+        gcomp__commit_payloads(gc, slot, &call, &sink, payloads, lengths, count);
         if (floats && count) gcomp__convert(&call, grad, floats, slot->dtype, slot->n, 0, 0);
     }
     gcomp__fp_leave(mode);
@@ -24320,7 +24298,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
     const gcomp__residual r = slot->kept.residual;
-    float *e = r.packed ? gcomp__zeros(gc, slot->n) : r.floats;
+    float *e = r.packed ? (float *)gcomp__zero_bytes(gc, 4 * slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
@@ -27656,8 +27634,7 @@ static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 static size_t gcomp__saved_bytes(unsigned keeps, size_t n)
 {
     if (!keeps) return 0;
-    if (keeps - 1 == GCOMP__FLOATS) return gcomp__times(n, 4);
-    if (keeps - 1 == GCOMP__BFLOATS) return gcomp__times(n, 2);
+    if (keeps - 1 != GCOMP__BYTES) return gcomp__stored_at(keeps - 1, n);
     return gcomp__plus(n, gcomp__times(gcomp__ceil_div(n, GCOMP__BYTES_BLOCK), 4));
 }
 
@@ -27680,16 +27657,6 @@ static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
     return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
-/* Bytes of a save. Only rank 0 has the last part, so its saves are longer than those of others. */
-static size_t gcomp__save_bytes(const gcomp *gc)
-{
-    size_t bytes = GCOMP__SAVE_HEADER + gcomp__records_bytes(gc) +
-                   (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
-        bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
-    return bytes + gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
-}
-
 /* Writes the record of a tensor; returns the place behind it. Not inlined: its frame is large. */
 GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
 {
@@ -27709,26 +27676,25 @@ GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
     return to + GCOMP__RECORD + slot->name_bytes + codecs_bytes;
 }
 
-/* Writes n floats, little-endian; returns the place behind them. */
-static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) gcomp__put_float(to + 4 * i, x[i]);
-    return to + 4 * n;
-}
-
 /* For the other workers of a machine: they keep no residuals. */
 static const char gcomp__no_saves[] =
     "with desc.node the first worker of the machine (node.rank 0) saves and loads";
 
 /* Allowed inside a step: residuals and states change in commits only, so that a save is always
-   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. */
+   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. Only
+   rank 0 has the last part, so its saves are longer than those of others. */
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (!length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "length is NULL");
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    const size_t bytes = gcomp__save_bytes(gc);
+    const size_t records = gcomp__records_bytes(gc), pace = gc->schedule.rule < 0 ? 0
+                                                            : GCOMP__SAVE_PACE;
+    size_t bytes = GCOMP__SAVE_HEADER + records + pace +
+                   gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
+        bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
     if (!save) return *length = bytes, GCOMP_OK;
     if (capacity < bytes)
         return gcomp__fail_with(gc, GCOMP_DST_TOO_SMALL, "a save takes %u bytes, and there are %u",
@@ -27743,34 +27709,30 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + GCOMP__SAVE_MEANS, gc->mean_digest);
     gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gc->count);
     gcomp__put32(s + GCOMP__SAVE_SCHEDULE, gcomp__crc_schedule(gc, 0));
-    gcomp__put64(s + GCOMP__SAVE_RECORDS, gcomp__records_bytes(gc));
+    gcomp__put64(s + GCOMP__SAVE_RECORDS, records);
     uint8_t *at = s + GCOMP__SAVE_HEADER;
     for (size_t i = 0; i < gc->count; i++) at = gcomp__put_record(gc->tensors + i, at);
-    if (gc->schedule.rule >= 0) { /* what all workers know of the schedule */
+    gcomp__pass p = gcomp__pass_over(GCOMP__WRITE, at); /* all that is left */
+    at = gcomp__pass_next(&p, pace); /* what all workers know of the schedule */
+    if (pace) {
         gcomp__put32(at, (uint32_t)gc->pace.entry);
         gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
         gcomp__put32(at + 8, gc->pace.epoch);
         gcomp__put_float(at + 12, gc->pace.rate);
-        at += GCOMP__SAVE_PACE;
     }
-    for (size_t i = 0; i < gc->count; i++) {
-        const gcomp__slot *slot = gc->tensors + i;
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        const gcomp__residual r = slot->kept.residual;
+        const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
         /* bytes behind the state of the codec in use, for which another entry would have a use */
         const size_t spare = 4 * (slot->state_room - slot->use.state_floats);
-        if (slot->kept.residual.floats) {
-            at = gcomp__put_floats(at, slot->kept.residual.floats, slot->n);
-        } else if (slot->kept.residual.packed) { /* its bytes in memory are those of a save */
-            const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->kept.residual.packed, kept);
-            at += kept;
-        }
-        if (slot->kept.state) at = gcomp__put_floats(at, slot->kept.state, slot->use.state_floats);
-        memset(at, 0, spare);
-        at += spare;
+        if (r.floats) gcomp__pass_floats(&p, r.floats, slot->n);
+        /* the bytes of a small one in memory are those of a save */
+        else if (r.packed) memcpy(gcomp__pass_next(&p, kept), r.packed, kept);
+        if (slot->kept.state) gcomp__pass_floats(&p, slot->kept.state, slot->use.state_floats);
+        memset(gcomp__pass_next(&p, spare), 0, spare);
     }
-    gcomp__pass lead = gcomp__pass_over(GCOMP__WRITE, at); /* rank 0's part; nothing on others */
-    if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &lead);
-    gcomp__put32(at + lead.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
+    if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &p);
+    gcomp__put32(p.at + p.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
     *length = bytes;
     return GCOMP_OK;
 }
@@ -27939,21 +27901,10 @@ GCOMP__NOINLINE gcomp__found gcomp__compare_record(const gcomp__slot *slot, cons
     return found;
 }
 
-/* gcomp_load, _join and _take_over: record i must be that of tensor i, alike in all. */
-static gcomp_result gcomp__need_alike(gcomp *gc, size_t w, size_t i, const gcomp__record *r,
-                                      const char *why)
-{
-    if (i >= gc->count) return GCOMP_OK; /* the count is compared behind the records */
-    if (strcmp(r->name, gc->tensors[i].name))
-        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it has %t where this object has "
-                                                         "%t", (uint64_t)w, r->name,
-                                gc->tensors[i].name);
-    return *why ? gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i, why) : GCOMP_OK;
-}
-
 /* Reads all records: each slot learns what the save has for it. *end: bytes in front of what
    follows the floats of the tensors. *whole: all tensors of the save are those of the object, in
-   order. some 0: it is an error if they are not. */
+   order. some 0: it is an error if they are not: record i must be that of tensor i, alike in
+   all. */
 GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint8_t *s, int some,
                                                  size_t *end, int *whole)
 {
@@ -27978,7 +27929,12 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
             slot->found.record = at;
             slot->found.floats = floats;
         }
-        if (!some) GCOMP__TRY(gcomp__need_alike(gc, w, i, &r, sentence));
+        if (!some && i < own && strcmp(r.name, gc->tensors[i].name))
+            return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                    "save %u: it has %t where this object has %t", (uint64_t)w,
+                                    r.name, gc->tensors[i].name);
+        if (!some && i < own && *sentence)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i, sentence);
         if (slot && slot->found.codecs && r.entry >= slot->entry_count)
             return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
                                     "it has a codec behind the end of the list there");
@@ -28098,54 +28054,7 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
     return gcomp__check_saved_floats(gc, w, s);
 }
 
-/* Do two saves agree in what those of one step share? The learning rate may differ: only rank 0 has
-   to be told one. Workers of one step decide together, so their saves agree in all else that all
-   workers know. first: save 0, which was checked too. */
-static gcomp_result gcomp__need_one_step(gcomp *gc, size_t w, const uint8_t *s,
-                                         const uint8_t *first)
-{
-    const size_t at = gcomp__save_pace_at(s), paced = gc->schedule.rule >= 0;
-    const uint64_t step = gcomp__get64(first + GCOMP__SAVE_STEP);
-    const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD);
-    if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world || gcomp__get32(s + GCOMP__SAVE_RANK) != w)
-        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
-                                "save %u: saves are given in order of ranks, all of one world; it "
-                                "is of rank %u of %u workers, and the first is of %u workers",
-                                (uint64_t)w, (uint64_t)gcomp__get32(s + GCOMP__SAVE_RANK),
-                                (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD), (uint64_t)world);
-    if (gcomp__get64(s + GCOMP__SAVE_STEP) != step)
-        return gcomp__fail_number(gc, w, "step", gcomp__get64(s + GCOMP__SAVE_STEP), step);
-    if (at != gcomp__save_pace_at(first) ||
-        memcmp(s + GCOMP__SAVE_HEADER, first + GCOMP__SAVE_HEADER,
-               at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER))
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
-                                "it is at other codecs of the lists than the first, or has other "
-                                "tensors");
-    if (paced && memcmp(s + at + 4, first + at + 4, 8))
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
-                                "it is in another epoch than the first");
-    return GCOMP_OK;
-}
-
 /* ---------------- what does not fit is said */
-
-/* The line of one tensor: how the save differs, and what becomes of it. */
-static void gcomp__say_unlike(gcomp__text *t, const gcomp__slot *slot, const gcomp__record *r,
-                              const char *why)
-{
-    const gcomp__found *found = &slot->found;
-    const int state = found->state && slot->state_room; /* it is there, and is taken */
-    gcomp__say_with(t, "%s: %s: ", slot->name, why);
-    if (found->n && found->n < slot->n)
-        gcomp__say_with(t, "the residual of the first %u rows is taken, all else begins empty\n",
-                        (uint64_t)r->rows);
-    else if (found->n)
-        gcomp__say(t, state || !slot->state_room
-                          ? "its residual is taken\n"
-                          : "its residual is taken, its state begins empty\n");
-    else gcomp__say(t, state ? "its state is taken, its residual begins empty\n"
-                             : "it begins empty\n");
-}
 
 /* A line for each tensor of which not all could be taken: first those of the object, then those
    that the save alone has. Nothing where all fits. */
@@ -28161,7 +28070,21 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
         }
         r = gcomp__record_of(slot, s);
         (void)gcomp__compare_record(slot, &r, &why);
-        if (*sentence) gcomp__say_unlike(t, slot, &r, sentence);
+        if (!*sentence) continue;
+        /* how the save differs, and what becomes of it */
+        const int state = slot->found.state && slot->state_room; /* it is there, and is taken */
+        gcomp__say_with(t, "%s: %s: ", slot->name, sentence);
+        if (slot->found.n && slot->found.n < slot->n)
+            gcomp__say_with(t,
+                            "the residual of the first %u rows is taken, all else begins empty\n",
+                            (uint64_t)r.rows);
+        else if (slot->found.n)
+            gcomp__say(t, state || !slot->state_room
+                              ? "its residual is taken\n"
+                              : "its residual is taken, its state begins empty\n");
+        else
+            gcomp__say(t, state ? "its state is taken, its residual begins empty\n"
+                                : "it begins empty\n");
     }
     const size_t end = gcomp__save_pace_at(s);
     for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
@@ -28308,6 +28231,8 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
     const uint8_t *first = (const uint8_t *)saves[0];
     const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD); /* of the workers that saved */
     const uint32_t rank = gcomp__get32(first + GCOMP__SAVE_RANK);
+    const uint64_t step = gcomp__get64(first + GCOMP__SAVE_STEP);
+    const size_t at = gcomp__save_pace_at(first), paced = gc->schedule.rule >= 0;
     if (count == 1 && world == (uint32_t)gc->desc.comm.world && rank != (uint32_t)gc->me)
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
                                 "save 0: it is of another rank: of %u, and this worker is rank %u",
@@ -28317,28 +28242,52 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
                                 "save 0: it is of %u workers, and here are %u: give the saves of "
                                 "all %u; %u were given", (uint64_t)world,
                                 (uint64_t)gc->world, (uint64_t)world, (uint64_t)count);
-    for (size_t w = 0; w < count && count == world; w++)
-        GCOMP__TRY(gcomp__need_one_step(gc, w, (const uint8_t *)saves[w], first));
+    /* in order of ranks; of one step, whose workers decide together: they agree in all that all
+       workers know, but for the learning rate, since only rank 0 has to be told one */
+    for (size_t w = 0; w < count && count == world; w++) {
+        const uint8_t *s = (const uint8_t *)saves[w];
+        if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world ||
+            gcomp__get32(s + GCOMP__SAVE_RANK) != w)
+            return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                    "save %u: saves are given in order of ranks, all of one world; "
+                                    "it is of rank %u of %u workers, and the first is of %u "
+                                    "workers",
+                                    (uint64_t)w, (uint64_t)gcomp__get32(s + GCOMP__SAVE_RANK),
+                                    (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD), (uint64_t)world);
+        if (gcomp__get64(s + GCOMP__SAVE_STEP) != step)
+            return gcomp__fail_number(gc, w, "step", gcomp__get64(s + GCOMP__SAVE_STEP), step);
+        if (gcomp__save_pace_at(s) != at ||
+            memcmp(s + GCOMP__SAVE_HEADER, first + GCOMP__SAVE_HEADER,
+                   at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                    "it is at other codecs of the lists than the first, or has "
+                                    "other tensors");
+        if (paced && memcmp(s + at + 4, first + at + 4, 8))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                    "it is in another epoch than the first");
+    }
     return GCOMP_OK;
 }
 
 /* With the same number of workers this rank takes its own save alone: the bits are those that it
-   had. With another number it takes the mean over all V. From gcomp__take_entries on nothing fails.
-   report: where to say what did not fit; NULL: all must fit. */
-static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                size_t count, gcomp__text *report)
+   had. With another number it takes the mean over all V. The report is written when all saves are
+   found to be valid; from gcomp__take_entries on nothing fails. */
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                  size_t count, gcomp_report *report)
 {
     int whole; /* all fits; for a list of saves: they all have the same tensors */
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!saves || !lengths || !count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
+    gcomp__text t = gcomp__text_in(report ? report->text : NULL, report ? report->capacity : 0);
     GCOMP__TRY(gcomp__check_saves(gc, saves, lengths, count, report != NULL, &whole));
     if (gcomp__get32((const uint8_t *)saves[0] + GCOMP__SAVE_WORLD) == gc->world) {
         if (count > 1) saves += gc->desc.comm.rank; /* this rank's own is enough */
         count = 1;
     }
     const uint8_t *s = (const uint8_t *)saves[0];
-    if (report) gcomp__say_fit(gc, s, whole, report);
+    if (report) gcomp__say_fit(gc, s, whole, &t);
+    if (report) report->length = t.length;
     gcomp__take_entries(gc, s);
     if (!gc->desc.comm.rank && whole) {
         const size_t bytes = (size_t)gcomp__get64(s + GCOMP__SAVE_BYTES);
@@ -28349,17 +28298,6 @@ static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_
     gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
     return gcomp__go_on(gc, gcomp__get64(s + GCOMP__SAVE_STEP),
                         whole ? gcomp__get32(s + GCOMP__SAVE_MEANS) : 0);
-}
-
-/* The report is written when all saves are found to be valid, and before anything is taken. */
-GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                  size_t count, gcomp_report *report)
-{
-    if (!report) return gcomp__load(gc, saves, lengths, count, NULL);
-    gcomp__text t = gcomp__text_in(report->text, report->capacity);
-    const gcomp_result result = gcomp__load(gc, saves, lengths, count, &t);
-    if (result == GCOMP_OK) report->length = t.length;
-    return result;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -28421,30 +28359,25 @@ static void gcomp__scale_all(float *y, size_t n, double factor)
     for (size_t i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
 }
 
-/* The same for a residual, however it is stored. */
-static void gcomp__scale_residual(const gcomp *gc, gcomp__slot *slot, double factor)
-{
-    float part[GCOMP__TILE];
-    for (size_t i = 0, count; gcomp__has_residual(slot) && i < slot->n; i += count) {
-        count = gcomp__min(GCOMP__TILE, slot->n - i);
-        gcomp__unpack_part(gc, slot, part, i, i + count);
-        gcomp__scale_all(part, count, factor);
-        gcomp__pack_part(gc, slot, part, i, i + count);
-    }
-}
-
 /* What each worker has for itself, for `world` workers where there were `before`.
    The mean divides by another number of workers now, see the banner. */
 GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 {
     uint64_t mode = gcomp__fp_enter();
     const double factor = (double)world / (double)before; /* V / W */
+    float part[GCOMP__TILE];
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
         /* a mean over senders is not divided by the world */
-        if (slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS)
-            gcomp__scale_residual(gc, slot, factor);
+        const int scales = gcomp__has_residual(slot) &&
+                           slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS;
+        for (size_t i = 0, count; scales && i < slot->n; i += count) {
+            count = gcomp__min(GCOMP__TILE, slot->n - i);
+            gcomp__unpack_part(gc, slot, part, i, i + count);
+            gcomp__scale_all(part, count, factor);
+            gcomp__pack_part(gc, slot, part, i, i + count);
+        }
         if (slot->kept.state)
             gcomp__scale_all(slot->kept.state + alike, slot->use.state_floats - alike, factor);
     }
@@ -28452,7 +28385,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 }
 
 /* Fails if a codec of desc, or of any tensor's list, does not suit the new transport and number of
-   workers: intsum:bits=8 takes at most 127. Not inlined: gcomp__regroup has a large frame. */
+   workers: intsum:bits=8 takes at most 127. Not inlined: gcomp_regroup has a large frame. */
 GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
 {
     char reason[GCOMP__SENTENCE];
@@ -28542,9 +28475,13 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
      1 check comm, node, and every codec against the new number of workers
      2 plan, and allocate frames, node, scratch, arena and what tensors hold
      3 give back the old ones; from here on nothing can fail
-     4 find the places of tensors again, and scale residuals to the new number of workers */
-static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
+     4 find the places of tensors again, and scale residuals to the new number of workers
+   Without node the workers change, or with desc.node the machines; with it both, the workers of
+   this machine and the machines. */
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
     const int led = gcomp__leads(&gc->desc); /* before */
     const size_t before = gc->world;
     gcomp next = *gc;
@@ -28587,46 +28524,6 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
         gcomp__begin_pace(gc, gc->pace.entry, gc->pace.begun, gc->pace.epoch, gc->pace.rate);
     gcomp__scale_own(gc, gc->world, before);
     gc->last = GCOMP_OK;
-    return GCOMP_OK;
-}
-
-/* Without node the workers change, or with desc.node the machines; with it both, the workers of
-   this machine and the machines. */
-GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
-{
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
-    return gcomp__regroup(gc, comm, node);
-}
-
-/* ------------------------------------------------------------------------------------------------
-   >>statistics - what was sent, how long it took, how much was lost
-
-   Steps count in gc->stats as they go:
-     gcomp_step_ready                 seconds of encoding, gradients that are not finite
-     gcomp__ask_..., sums             bytes sent, as gcomp__network_bytes counts them
-     gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
-     gcomp__end_step                  steps that were skipped or failed
-     commits                          the rest
-   Only the norm of all residuals, and the ratio, are calculated when they are asked for.
-   ---------------------------------------------------------------------------------------------- */
-
-/* Changes nothing, and may be called inside a step. */
-GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
-{
-    double squares = 0; /* the sum of squares of all residuals */
-    if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
-    uint64_t mode = gcomp__fp_enter();
-    *stats = gc->stats;
-    if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
-    for (size_t i = 0; i < gc->count; i++)
-        if (gcomp__has_residual(gc->tensors + i))
-            squares += gcomp__residual_squares(gc, gc->tensors[i].kept.residual, 0,
-                                               gc->tensors[i].n);
-    stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
-    stats->residual_norm = gcomp__sqrt(squares);
-    stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
-    gcomp__fp_leave(mode);
     return GCOMP_OK;
 }
 #endif /* GCOMP_NO_OBJECT */
