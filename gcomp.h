@@ -21709,7 +21709,6 @@ struct gcomp {
     const gcomp__set *set; /* the instruction set */
     gcomp__slot *tensors;  /* stb_ds array, of: */
     size_t count;
-    uint32_t *by_name;     /* stb_ds array: numbers of tensors, sorted by name */
     int started;           /* 1: a step was begun, and no more tensors are taken */
     gcomp_statistics stats;
     char error[GCOMP__SENTENCE]; /* what gcomp_error shows */
@@ -23127,7 +23126,6 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     const size_t capacity = gcomp__array_capacity(count);
     size_t total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes(world));
     gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(gcomp__slot)));
-    gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(uint32_t)));
     gcomp__grow(&total, plan.fixed);
     if (d.node.world > 1) gcomp__grow(&total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
@@ -23153,8 +23151,8 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
 /* ------------------------------------------------------------------------------------------------
    >>tensors - an object is opened, and tensors are added
 
-   An object has two arrays: tensors in the order in which they were added, which is their number
-   and must be the same on all workers; and their numbers sorted by name.
+   An object has an array of tensors in the order in which they were added, which is their number
+   and must be the same on all workers.
    What a tensor holds from step to step, one allocation each, if its codecs need it:
      name        of the tensor
      residual    n elements       what was not sent yet, see >>stored
@@ -23164,9 +23162,7 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
    Buffers of a step are not reserved here, but by gcomp_prepare or by the first step: every further
    tensor makes them larger.
    A call that fails leaves the object as it was: gcomp_add_tensor allocates everything first.
-     gc->tensors   | fc2 | fc1 | conv |     in the order in which they were added: numbers 0, 1, 2
-     gc->by_name   |  2  |  1  |  0   |     conv, fc1, fc2
-   Both arrays move when they grow: a pointer to a slot is valid until the next gcomp_add_tensor.
+   The array moves when it grows: a pointer to a slot is valid until the next gcomp_add_tensor.
    ---------------------------------------------------------------------------------------------- */
 
 /* Opens the object that sums the gradients of the machine, with the tensors of this one. A worker
@@ -23194,7 +23190,7 @@ static int gcomp__make_node(gcomp *gc, int prepared)
     return result == GCOMP_OK;
 }
 
-/* Checks desc, then allocates: the object, its frames, two empty arrays, and with desc.node the
+/* Checks desc, then allocates: the object, its frames, an empty array, and with desc.node the
    object of the machine. Buffers of steps come later, when the tensors are known. */
 GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 {
@@ -23221,8 +23217,7 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->set = set;
         complete = gcomp__make_frames(made);
         made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
-        made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
-        complete = complete && made->tensors && made->by_name && gcomp__make_node(made, 0);
+        complete = complete && made->tensors && gcomp__make_node(made, 0);
     }
     if (!complete) { /* gcomp_close gives back what is there; made may be NULL */
         const int misaligned = made ? made->memory.misaligned : memory.misaligned;
@@ -23256,7 +23251,6 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__drop_room(gc);
     for (size_t i = 0; i < gc->count; i++) gcomp__slot_release(gc, gc->tensors + i);
     gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
-    gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
     gcomp__release(&gc->memory, gc->frames, gc->frames_bytes);
     /* the object lies in its own memory: its allocator is copied first */
     gcomp__memory memory = gc->memory;
@@ -23265,34 +23259,15 @@ GCOMP_API void gcomp_close(gcomp *gc)
 
 /* ---------------- a tensor is added */
 
-/* An array with room for one more: the same, or a larger copy, or NULL without memory.
-     stb_ds:  | header: length, capacity | element 0 | element 1 | ...   (pointer: to element 0)
-   Only gcomp__array_make allocates such arrays, so that the user's allocator is used. */
-static void *gcomp__array_with_room(gcomp__memory *memory, void *array, size_t element)
+/* The number of the tensor of that name, looked for from this number on; gc->count: there is
+   none. */
+static size_t gcomp__tensor_of(const gcomp *gc, const char *name, size_t from)
 {
-    size_t length = stbds_header(array)->length; /* elements in use */
-    if (length < stbds_header(array)->capacity) return array;
-    void *larger = gcomp__array_make(memory, 2 * length, element);
-    if (!larger) return NULL;
-    memcpy(larger, array, length * element);
-    stbds_header(larger)->length = length;
-    return larger;
-}
-
-/* The place of a name in gc->by_name, by bisection; *found: the name is there. Where it is not,
-   this is the place where it would be inserted. */
-static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
-{
-    size_t low = 0, high = stbds_arrlenu(gc->by_name); /* the place is from low to high */
-    *found = 0;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        int order = strcmp(gc->tensors[gc->by_name[middle]].name, name);
-        if (order == 0) *found = 1;
-        if (order < 0) low = middle + 1;
-        else high = middle;
+    for (size_t i = 0; i < gc->count; i++) {
+        const size_t number = (from + i) % gc->count;
+        if (!strcmp(gc->tensors[number].name, name)) return number;
     }
-    return low;
+    return gc->count;
 }
 
 /* Bytes that are 0; NULL without memory. As floats and in small residuals they are zeros. */
@@ -23341,11 +23316,7 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 static void gcomp__drop_last(gcomp *gc)
 {
     gcomp__slot slot = stbds_arrpop(gc->tensors);
-    int found;
     gc->count--;
-    const size_t place = gcomp__name_place(gc, slot.name, &found), left = gc->count - place;
-    memmove(gc->by_name + place, gc->by_name + place + 1, sizeof *gc->by_name * left);
-    (void)stbds_arrpop(gc->by_name);
     gcomp__slot_release(gc, &slot);
     gcomp__plan_largest(gc);
 }
@@ -23376,8 +23347,8 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
 /* In this order, so that an error leaves no trace:
      1. everything is checked           slot and entries on the stack
      2. the object of the machine adds the tensor
-     3. memory: larger arrays, and what the tensor holds     fails: all of it, and 2, is undone
-     4. the slot enters the arrays, and the plans
+     3. memory: a larger array, and what the tensor holds    fails: all of it, and 2, is undone
+     4. the slot enters the array, and the plans
    From 4 on nothing fails. The buffers of a step are given back, since they are too small now. */
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
@@ -23395,35 +23366,33 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (gc->started)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name,
                                   "tensors are added before the first step");
-    int found;
-    size_t place = gcomp__name_place(gc, tensor->name, &found); /* in by_name */
-    if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, NULL);
+    if (gcomp__tensor_of(gc, tensor->name, 0) < gc->count)
+        return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, NULL);
     /* the object of the machine has the same tensors */
     if (gc->node) {
         const gcomp_tensor plain = gcomp__node_tensor(tensor);
         result = gcomp_add_tensor(gc->node, &plain);
         if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
     }
-    /* all allocations first; none of them is seen before all have worked */
-    gcomp__slot *tensors =
-        (gcomp__slot *)gcomp__array_with_room(&gc->memory, gc->tensors, sizeof *tensors);
-    uint32_t *by_name =
-        (uint32_t *)gcomp__array_with_room(&gc->memory, gc->by_name, sizeof *by_name);
-    int reserved = gcomp__slot_reserve(gc, &slot, entries); /* 1: all of it */
-    if (!tensors || !by_name || !reserved) {
+    /* all allocations first; none of them is seen before all have worked. Only gcomp__array_make
+       makes arrays of stb_ds larger, so that the user's allocator is used */
+    gcomp__slot *tensors = gc->tensors;
+    if (gc->count == stbds_header(tensors)->capacity)
+        tensors = (gcomp__slot *)gcomp__array_make(&gc->memory, 2 * gc->count, sizeof *tensors);
+    if (!gcomp__slot_reserve(gc, &slot, entries) || !tensors) {
         gcomp__slot_release(gc, &slot);
         if (gc->node) gcomp__drop_last(gc->node);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
-        if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
         if (gc->memory.misaligned) return gcomp__no_memory(gc, NULL);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name,
                                   "no memory for its name, residual and warm start");
     }
-    /* nothing fails any more; arrays that have moved leave their old memory */
-    if (tensors != gc->tensors) gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
-    if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
-    gc->tensors = tensors;
-    gc->by_name = by_name;
+    /* nothing fails any more */
+    if (tensors != gc->tensors) {
+        memcpy(tensors, gc->tensors, gc->count * sizeof *tensors);
+        gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
+        gc->tensors = tensors;
+    }
     memcpy(slot.name, tensor->name, slot.name_bytes);
     slot.now.by_address = (uint32_t)gc->count; /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
@@ -23431,13 +23400,8 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
     gcomp__place(&gc->plan, &gc->desc, &slot);
     gcomp__drop_room(gc); /* more tensors need more */
-    /* by_name stays sorted: what stands from `place` on moves by one */
-    memmove(by_name + place + 1, by_name + place,
-            sizeof *by_name * (stbds_arrlenu(by_name) - place));
-    by_name[place] = slot.now.by_address;
-    tensors[stbds_header(tensors)->length++] = slot;
-    stbds_header(by_name)->length++;
-    gc->count++;
+    tensors[gc->count++] = slot;
+    stbds_header(tensors)->length = gc->count;
     /* the first tensor was a vector, and alone until now */
     if (gc->tensors[0].alone && gc->count > 1) gcomp__leave_alone(gc);
     return GCOMP_OK;
@@ -23460,14 +23424,6 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
    ---------------------------------------------------------------------------------------------- */
 
 /* Questions about an object. They may be asked inside a step. */
-
-/* The number of the tensor of that name; gc->count: there is none. */
-static size_t gcomp__tensor_of(const gcomp *gc, const char *name)
-{
-    int found;
-    const size_t place = gcomp__name_place(gc, name, &found);
-    return found ? gc->by_name[place] : gc->count;
-}
 
 /* A tensor by its number; NULL if there is none, or no object. */
 static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
@@ -27919,7 +27875,7 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
         if (!gcomp__read_record(&r, s + at, pace_at - at))
             return gcomp__fail_with(gc, GCOMP_CORRUPT, "save %u: what it says of its tensor %u "
                                                        "cannot be", (uint64_t)w, (uint64_t)i);
-        const size_t number = gcomp__tensor_of(gc, r.name);
+        const size_t number = gcomp__tensor_of(gc, r.name, i);
         gcomp__slot *slot = number < own ? gc->tensors + number : NULL;
         gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
         if (slot && slot->found.record)
@@ -28089,7 +28045,7 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
     const size_t end = gcomp__save_pace_at(s);
     for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
         (void)gcomp__read_record(&r, s + at, end - at);
-        if (gcomp__tensor_of(gc, r.name) == gc->count)
+        if (gcomp__tensor_of(gc, r.name, 0) == gc->count)
             gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
     }
     if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
