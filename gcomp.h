@@ -23215,9 +23215,8 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->me = (size_t)d.comm.rank;
         made->schedule = schedule;
         made->set = set;
-        complete = gcomp__make_frames(made);
         made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
-        complete = complete && made->tensors && gcomp__make_node(made, 0);
+        complete = made->tensors && gcomp__make_frames(made) && gcomp__make_node(made, 0);
     }
     if (!complete) { /* gcomp_close gives back what is there; made may be NULL */
         const int misaligned = made ? made->memory.misaligned : memory.misaligned;
@@ -26254,20 +26253,6 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 
 /* ---------------- a round is over */
 
-/* Sums of floats or halves may have become infinite: that is a late error. */
-static void gcomp__check_finite(gcomp *gc, unsigned kind)
-{
-    void *sums = NULL;
-    const size_t count = gcomp__round_sums(gc, kind, &sums);
-    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-    gcomp__source in = gcomp__plain_source((const float *)sums);
-    in.dtype = gcomp__kind_dtype(kind);
-    if (gcomp__all_finite(&call, &in, count)) return;
-    gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
-                                 kind == GCOMP__MAX ? "the largest over the workers is not finite"
-                                                    : "the sum over the workers is not finite");
-}
-
 /* The first sum of the first step adds a one of each worker too, behind the numbers of the tensors.
    A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
    256 ones (bf16). */
@@ -26321,10 +26306,20 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     /* the stage first: at this point late errors are those that it has told */
     if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
-    for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++)
-        if (gc->issued >> kind & 1 && gcomp__kind_dtype(kind) <= GCOMP_BF16 &&
-            gc->late_error == GCOMP_OK)
-            gcomp__check_finite(gc, kind);
+    /* sums of floats or halves may have become infinite: that is a late error */
+    for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS && gc->late_error == GCOMP_OK; kind++) {
+        void *sums = NULL;
+        if (!(gc->issued >> kind & 1) || gcomp__kind_dtype(kind) > GCOMP_BF16) continue;
+        const size_t count = gcomp__round_sums(gc, kind, &sums);
+        const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
+        gcomp__source in = gcomp__plain_source((const float *)sums);
+        in.dtype = gcomp__kind_dtype(kind);
+        if (!gcomp__all_finite(&call, &in, count))
+            gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
+                                         kind == GCOMP__MAX
+                                             ? "the largest over the workers is not finite"
+                                             : "the sum over the workers is not finite");
+    }
     if (gc->trial == GCOMP__IN_TRIAL && gc->late_error == GCOMP_OK) gcomp__judge_trial(gc);
     gc->round++;
     gc->issued = gc->done = 1; /* bit 0: the frames, which are done */
@@ -27421,35 +27416,24 @@ GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_
    are the fields of lifetime `history`, and residual, state and epoch_sum of each tensor.
    ---------------------------------------------------------------------------------------------- */
 
-/* Places in the header of a save. */
+/* Places in the header of a save, and in its records. Words have 32 bits, but for BYTES, STEP, SEED
+   and RECORDS, the bytes of all records, which have 64. MEANS is gc->mean_digest. */
 enum {
-    GCOMP__SAVE_VERSION = 4,
-    GCOMP__SAVE_BYTES = 8, /* 64 bit, as the next two */
-    GCOMP__SAVE_STEP = 16,
-    GCOMP__SAVE_SEED = 24,
-    GCOMP__SAVE_RANK = 32,
-    GCOMP__SAVE_WORLD = 36,
-    GCOMP__SAVE_MEANS = 40, /* mean_digest */
-    GCOMP__SAVE_TENSORS = 44,
-    GCOMP__SAVE_SCHEDULE = 48,
-    GCOMP__SAVE_RECORDS = 52, /* 64 bit: bytes of all records */
-    GCOMP__SAVE_HEADER = 60,  /* bytes */
-    GCOMP__SAVE_PACE = 16,    /* bytes: entry, begun, epoch, learning rate */
-    GCOMP__SAVE_NUMBER = 3    /* the version of saves that this library writes and reads */
+    GCOMP__SAVE_VERSION = 4, GCOMP__SAVE_BYTES = 8, GCOMP__SAVE_STEP = 16, GCOMP__SAVE_SEED = 24,
+    GCOMP__SAVE_RANK = 32, GCOMP__SAVE_WORLD = 36, GCOMP__SAVE_MEANS = 40,
+    GCOMP__SAVE_TENSORS = 44, GCOMP__SAVE_SCHEDULE = 48, GCOMP__SAVE_RECORDS = 52,
+    GCOMP__SAVE_HEADER = 60, /* bytes */
+    GCOMP__SAVE_PACE = 16,   /* bytes: entry, begun, epoch, learning rate */
+    GCOMP__SAVE_NUMBER = 3   /* the version of saves that this library writes and reads */
 };
 
-/* Places in the record of a tensor, all 64 bit but the last two. Name and codecs follow, each with
-   a final 0. */
+/* The record of a tensor: all 64 bit but the last two. NAME and CODECS are the bytes of the two
+   texts that follow, each with a final 0; STATE is state_room; KEEPS is 0 for no residual, else 1
+   and how it is stored. */
 enum {
-    GCOMP__RECORD_NAME = 0,   /* bytes of the name */
-    GCOMP__RECORD_CODECS = 8, /* bytes of the text of its codecs */
-    GCOMP__RECORD_ROWS = 16,
-    GCOMP__RECORD_COLS = 24,
-    GCOMP__RECORD_STACK = 32,
-    GCOMP__RECORD_STATE = 40, /* floats: state_room */
-    GCOMP__RECORD_STEPS = 48,
-    GCOMP__RECORD_KEEPS = 56, /* 0 for no residual, else 1 and how it is stored */
-    GCOMP__RECORD_ENTRY = 60,
+    GCOMP__RECORD_NAME = 0, GCOMP__RECORD_CODECS = 8, GCOMP__RECORD_ROWS = 16,
+    GCOMP__RECORD_COLS = 24, GCOMP__RECORD_STACK = 32, GCOMP__RECORD_STATE = 40,
+    GCOMP__RECORD_STEPS = 48, GCOMP__RECORD_KEEPS = 56, GCOMP__RECORD_ENTRY = 60,
     GCOMP__RECORD = 64 /* bytes */
 };
 enum { GCOMP__CODECS_TEXT = 256 * GCOMP__ENTRIES }; /* bytes of the text of a list, at most */
@@ -27736,30 +27720,6 @@ static gcomp_result gcomp__fail_number(gcomp *gc, size_t w, const char *what, ui
                             (uint64_t)w, what, there, here);
 }
 
-/* Is it a whole save?
-   Magic, version, length, checksum: each of them with a result of its own. */
-static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *s, size_t length)
-{
-    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
-    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
-        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL,
-                                "it does not begin like a saved state");
-    if (length < GCOMP__SAVE_HEADER + 4)
-        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    const uint32_t version = gcomp__get32(s + GCOMP__SAVE_VERSION);
-    if (version != GCOMP__SAVE_NUMBER)
-        return gcomp__fail_with(gc, GCOMP_UNSUPPORTED_VERSION,
-                                "save %u: it has version %u, and this library reads version %u",
-                                (uint64_t)w, (uint64_t)version, (uint64_t)GCOMP__SAVE_NUMBER);
-    if (gcomp__get64(s + GCOMP__SAVE_BYTES) > length)
-        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
-        return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
-        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
-    return GCOMP_OK;
-}
-
 /* ---------------- records: what a save holds, by name */
 
 typedef struct gcomp__record {
@@ -27976,9 +27936,10 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
     return GCOMP_OK;
 }
 
-/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, then whose it
-   is, then whether it has room for what it says, then each value. So no check reads what an earlier
-   one has not found to be there. *whole: see gcomp__find_tensors. */
+/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, of which each
+   fault has a result of its own, then whose it is, then whether it has room for what it says, then
+   each value. So no check reads what an earlier one has not found to be there. *whole: see
+   gcomp__find_tensors. */
 static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length,
                                       int some, int *whole)
 {
@@ -27986,7 +27947,23 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
     const char *wrong = NULL; /* the sentence of the first difference */
     size_t end;               /* bytes up to rank 0's part */
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
+    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
+    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
+        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL,
+                                "it does not begin like a saved state");
+    if (length < GCOMP__SAVE_HEADER + 4)
+        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    const uint32_t version = gcomp__get32(s + GCOMP__SAVE_VERSION);
+    if (version != GCOMP__SAVE_NUMBER)
+        return gcomp__fail_with(gc, GCOMP_UNSUPPORTED_VERSION,
+                                "save %u: it has version %u, and this library reads version %u",
+                                (uint64_t)w, (uint64_t)version, (uint64_t)GCOMP__SAVE_NUMBER);
+    if (gcomp__get64(s + GCOMP__SAVE_BYTES) > length)
+        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
+        return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
+    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
+        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
         return gcomp__fail_number(gc, w, "seed", gcomp__get64(s + GCOMP__SAVE_SEED), gc->desc.seed);
     if (gcomp__get32(s + GCOMP__SAVE_SCHEDULE) != gcomp__crc_schedule(gc, 0))
