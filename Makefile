@@ -55,8 +55,8 @@ build/gcomp.o: gcomp.h | build
 
 build/libgcomp.so: gcomp.h $(ADAPTERS) | build ## the shared object that examples/python/gcomp.py loads
 	echo '#define GCOMP_IMPLEMENTATION' > build/shared.c; echo '#include "examples/adapters/gcomp_advise.h"' >> build/shared.c
-	echo '#include "examples/adapters/gcomp_sockets.h"' >> build/shared.c
-	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED $(INCLUDE) build/shared.c -o $@ -pthread
+	echo '#include "examples/adapters/gcomp_sockets.h"' >> build/shared.c; echo '#include "examples/adapters/gcomp_layouts.h"' >> build/shared.c
+	$(CC) $(CFLAGS) -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS_SHARED -DGCOMP_ADVISE_SHARED -DGCOMP_SOCKETS_SHARED $(INCLUDE) build/shared.c -o $@ -pthread
 
 need-demo:
 	@for f in cblas.h zlib.h; do echo "#include <$$f>" | $(CC) -E -x c - >/dev/null 2>&1 || \
@@ -128,12 +128,12 @@ build/embedded_gcomp.o: examples/embedded_gcomp.c gcomp.h | build
 build/embedded: examples/embedded.c examples/args.h build/embedded_gcomp.o
 	$(CC) -Os $(INCLUDE) $< build/embedded_gcomp.o -o $@
 
-build/layouts: examples/layouts.c gcomp.h | build
+build/layouts: examples/layouts.c gcomp.h $(ADAPTERS) | build
 	$(CC) $(CFLAGS) $(INCLUDE) $< -o $@
 
-build/layouts.o: gcomp.h | build
-	echo '#define GCOMP_IMPLEMENTATION' > build/layouts.c; echo '#include "gcomp.h"' >> build/layouts.c
-	$(CC) $(CFLAGS) -DGCOMP_LAYOUTS $(INCLUDE) -c build/layouts.c -o $@
+build/layouts.o: gcomp.h $(ADAPTERS) | build
+	echo '#define GCOMP_IMPLEMENTATION' > build/layouts.c; echo '#include "examples/adapters/gcomp_layouts.h"' >> build/layouts.c
+	$(CC) $(CFLAGS) -DGCOMP_LAYOUTS_SHARED $(INCLUDE) -c build/layouts.c -o $@
 
 build/client: examples/rust/client.rs build/layouts.o
 	$(RUSTC) -O -C link-arg=build/layouts.o $< -o $@

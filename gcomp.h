@@ -73,11 +73,10 @@
    >>options     the desc and the codecs of a tensor, checked, with defaults filled in
    >>plan        where each tensor lies in the buffers of a step; these are reserved
    >>tensors     an object is opened, and tensors are added
-   >>describe    what an object tells about its tensors, and what a codec would send for one
+   >>describe    what an object tells: tensors, statistics, and what a codec would send
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
    >>residuals   one tensor is compressed and committed, with any transport
-   >>shards      the mean made by ranges of elements: payloads are cut, sent, and added by owners
-   >>sums        the mean made by ranges: owners send their sums, and all workers apply them
+   >>shards      the mean made by ranges of elements: owners add shards, and send their sums to all
    >>decisions   how rank 0 moves tensors along their lists of codecs
    >>frames      what workers compare before they send anything else
    >>differences workers whose frames differ find out in what, and say both values
@@ -88,8 +87,6 @@
    >>save        all state as bytes
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
-   >>statistics  what was sent, how long it took, how much was lost
-   >>layouts     sizes and offsets of the public structs, for other languages
    >>licence
    ---------------------------------------------------------------------------------------------- */
 
@@ -426,7 +423,7 @@
        machine.
 
    CHANGES
-     0.4  Fewer functions: 52 do what 77 did. What became of each name that went:
+     0.4  Fewer functions: 51 do what 77 did. What became of each name that went:
             gcomp_exchange_any                      gcomp_exchange takes void *const *grads
             gcomp_decode_any, _add_any, _mean_any   gcomp_decode, _add and _mean take a dtype
             gcomp_to_float, gcomp_from_float        gcomp_convert takes two dtypes
@@ -442,6 +439,7 @@
             gcomp_reset                             gcomp_residual_set from NULL
             gcomp_step_default()                    GCOMP_STEP
             gcomp_momentum_step, gcomp_outer_step   examples/adapters/gcomp_optimizers.h
+            gcomp_layout                            examples/adapters/gcomp_layouts.h
             gcomp_result_name                       GCOMP_RESULTS lists names and values
             gcomp_isa_available                     any call returns GCOMP_ISA_UNAVAILABLE
             gcomp_input.reserved                    nothing
@@ -1224,9 +1222,6 @@
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
                           all methods but these; the method none cannot be left out
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
-   GCOMP_LAYOUTS          adds gcomp_layout, which tells programs in other languages the sizes and
-                          offsets of structs and the values of enums, for a shared object that such
-                          programs load (examples/python/gcomp.py); not with GCOMP_NO_OBJECT
    ---------------------------------------------------------------------------------------------- */
 
 #ifdef __cplusplus
@@ -1279,7 +1274,6 @@ extern "C++" { /* where a user includes this file inside extern "C" */
 #define gcomp_isa_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_isa_name)
 #define gcomp_join GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_join)
 #define gcomp_key_make GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_key_make)
-#define gcomp_layout GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_layout)
 #define gcomp_load GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_load)
 #define gcomp_memory_needed GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_memory_needed)
 #define gcomp_method_name GCOMP__PREFIXED(GCOMP_PREFIX, gcomp_method_name)
@@ -2238,19 +2232,6 @@ typedef struct gcomp_statistics {
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats);
 #endif
 
-#if defined(GCOMP_LAYOUTS) && !defined(GCOMP_NO_OBJECT)
-/* ---------------- layouts: how this build has laid out the public structs */
-
-/* The i-th name of a table of structs, their fields, values of enums, and results; NULL behind the
-   last.
-     "gcomp_step"        *size: of the struct; *offset: 0
-     "gcomp_step.scale"  *offset: of the field; *size: its bytes
-     "GCOMP_F16"         *offset: the value; *size: 0. Of an error it is (size_t)value
-   All fields of all structs are there, in order. Pointers may be NULL. Programs that do not include
-   this header compare the table with what they believe, before the first call. */
-GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size);
-#endif
-
 #ifdef __cplusplus
 }
 #endif
@@ -2329,9 +2310,9 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
          >>shards        gcomp__encode_ranges   a payload for each range of another worker
        >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
          >>shards        gcomp__add_shards      the owner checks and adds what came for its range
-         >>sums          gcomp__pack_sums       and sends the mean back, but for SCATTER
+         >>shards        gcomp__pack_sums       and sends the mean back, but for SCATTER
        >>requests gcomp__commit_slot
-         >>sums          gcomp__commit_ranges   means of all ranges, residuals of what was sent
+         >>shards        gcomp__commit_ranges   means of all ranges, residuals of what was sent
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
@@ -11512,18 +11493,12 @@ static void gcomp__part_chunk(void *arg, size_t chunk)
     (gcomp__common(work->call.set)->scale_copy)(work->sums[0], &work->in, begin, end, work->part);
 }
 
-/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of
-   floats. */
-static void gcomp__make_part(gcomp__work *work)
-{
-    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
-}
-
-/* The same; GCOMP_NOT_FINITE if a product is not finite. With part <= 1 a product is finite where p
-   is: so p was not finite. */
+/* sums[0] <- part * p, with p = scale * grad + residual: what a worker brings to a sum of floats;
+   GCOMP_NOT_FINITE if a product is not finite. With part <= 1 a product is finite where p is: so p
+   was not finite. */
 static gcomp_result gcomp__make_finite_part(gcomp__work *work)
 {
-    gcomp__make_part(work);
+    gcomp__run(&work->call, gcomp__chunks(work->n), gcomp__part_chunk, work);
     return (gcomp__common(work->call.set)->max_bits)(work->sums[0], work->n) >= 0x7f800000u
                ? GCOMP_NOT_FINITE
                : GCOMP_OK;
@@ -21184,6 +21159,7 @@ typedef struct gcomp__entry {
     size_t bound;        /* bytes of a payload, at most; 0: the codec makes none */
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
+    float decay;         /* what a commit multiplies the residual by */
     int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
     int unpacks;         /* 1: a small residual is floats while the method is at work */
     const char *why; /* why this is not the codec that was named; NULL: it is */
@@ -21212,8 +21188,9 @@ typedef struct gcomp__places {
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
     size_t k;              /* elements of a sparse payload, at most */
-    size_t list_step;      /* every list_step-th key of a range is listed, see >>sums */
+    size_t list_step;      /* every list_step-th key of a range is listed, see >>shards */
     int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
+    int adds_own;          /* two shots: an owner adds its own part of p as it is */
     int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
@@ -21323,7 +21300,8 @@ typedef struct gcomp__bucket {
     size_t at_cut, shards, sum; /* as in gcomp__plan, for this bucket alone */
     /* step: what comes in, until the commit */
     size_t lists;         /* bytes of the lists of its tensors that are not skipped */
-    size_t stride;        /* bytes from one worker's payloads to the next worker's in mem.recv */
+    uint8_t *recv;        /* where payloads come in, those of worker 0 first */
+    size_t stride;        /* bytes from one worker's payloads to the next worker's there */
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
     size_t *bytes;        /* [w]: bytes of the payloads of worker w */
     size_t *came;         /* [w]: bytes of shards, then of sums, of worker w */
@@ -21377,7 +21355,6 @@ struct gcomp {
     const gcomp__set *set; /* the instruction set */
     gcomp__slot *tensors;  /* stb_ds array, of: */
     size_t count;
-    uint32_t *by_name;     /* stb_ds array: numbers of tensors, sorted by name */
     int started;           /* 1: a step was begun, and no more tensors are taken */
     gcomp_statistics stats;
     char error[GCOMP__SENTENCE]; /* what gcomp_error shows */
@@ -21422,7 +21399,7 @@ struct gcomp {
     size_t current;      /* the bucket that is communicated, or committed: its number */
     gcomp__bucket *bucket; /* and itself */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
-    int has_shards;      /* 1: the stages of >>shards take place */
+    int stages;          /* how many stages of >>shards take place; 0: none */
     int has_lists;       /* 1: the stage LISTS too */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
@@ -21431,6 +21408,12 @@ struct gcomp {
     size_t flying;         /* how many are under way */
     double clock_from;     /* when the first of them went out */
 };
+
+/* sizes[w] <- bytes, for each worker w. */
+static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
+{
+    for (size_t w = 0; w < gc->world; w++) sizes[w] = bytes;
+}
 
 /* ---------------- sentences: gcomp_error(gc) after a failure */
 
@@ -21911,6 +21894,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
     /* block methods take small residuals tile by tile, unless a decay would round them twice */
     entry->unpacks = !m->rules.form || desc->decay != 1.0f;
+    entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
@@ -22261,7 +22245,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
                 slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
     }
     slot->at.own_bytes = 0;
-    slot->at.as_none = slot->at.two_shot = slot->at.scattered = 0;
+    slot->at.as_none = slot->at.two_shot = slot->at.scattered = slot->at.adds_own = 0;
     slot->at.method = slot->use.method;
     if (gcomp__goes_as_none(desc, slot)) {
         slot->at.as_none = 1;
@@ -22276,6 +22260,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->use.bound = 0;
         slot->at.two_shot = !selector;
         slot->at.scattered = gcomp__scatters(desc);
+        /* where the mean is a vote, an owner adds a sign of its own too */
+        slot->at.adds_own = !selector && !slot->use.method->payload->votes;
         if (selector) slot->at.k = (selector->most)(&slot->use.codec, slot->n);
     } else if (gcomp__wants_sum(desc, slot)) {
         slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
@@ -22303,13 +22289,13 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
                       GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
 }
 
-/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>sums. */
+/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>shards. */
 static size_t gcomp__keys_bytes(const gcomp__slot *slot)
 {
     return 4 * (slot->at.k / slot->at.list_step);
 }
 
-/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>sums: about the
+/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>shards: about the
    root of k. */
 static size_t gcomp__list_step(size_t k)
 {
@@ -22840,7 +22826,6 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     const size_t capacity = gcomp__array_capacity(count);
     size_t total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes(world));
     gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(gcomp__slot)));
-    gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(uint32_t)));
     gcomp__grow(&total, plan.fixed);
     if (d.node.world > 1) gcomp__grow(&total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
@@ -22866,8 +22851,8 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
 /* ------------------------------------------------------------------------------------------------
    >>tensors - an object is opened, and tensors are added
 
-   An object has two arrays: tensors in the order in which they were added, which is their number
-   and must be the same on all workers; and their numbers sorted by name.
+   An object has an array of tensors in the order in which they were added, which is their number
+   and must be the same on all workers.
    What a tensor holds from step to step, one allocation each, if its codecs need it:
      name        of the tensor
      residual    n elements       what was not sent yet, see >>stored
@@ -22877,9 +22862,7 @@ GCOMP_API size_t gcomp_memory_needed(const gcomp_desc *desc, const gcomp_tensor 
    Buffers of a step are not reserved here, but by gcomp_prepare or by the first step: every further
    tensor makes them larger.
    A call that fails leaves the object as it was: gcomp_add_tensor allocates everything first.
-     gc->tensors   | fc2 | fc1 | conv |     in the order in which they were added: numbers 0, 1, 2
-     gc->by_name   |  2  |  1  |  0   |     conv, fc1, fc2
-   Both arrays move when they grow: a pointer to a slot is valid until the next gcomp_add_tensor.
+   The array moves when it grows: a pointer to a slot is valid until the next gcomp_add_tensor.
    ---------------------------------------------------------------------------------------------- */
 
 /* Opens the object that sums the gradients of the machine, with the tensors of this one. A worker
@@ -22907,7 +22890,7 @@ static int gcomp__make_node(gcomp *gc, int prepared)
     return result == GCOMP_OK;
 }
 
-/* Checks desc, then allocates: the object, its frames, two empty arrays, and with desc.node the
+/* Checks desc, then allocates: the object, its frames, an empty array, and with desc.node the
    object of the machine. Buffers of steps come later, when the tensors are known. */
 GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
 {
@@ -22932,10 +22915,8 @@ GCOMP_API gcomp_result gcomp_open(gcomp **gc, const gcomp_desc *desc)
         made->me = (size_t)d.comm.rank;
         made->schedule = schedule;
         made->set = set;
-        complete = gcomp__make_frames(made);
         made->tensors = (gcomp__slot *)gcomp__array_make(&made->memory, 16, sizeof *made->tensors);
-        made->by_name = (uint32_t *)gcomp__array_make(&made->memory, 16, sizeof *made->by_name);
-        complete = complete && made->tensors && made->by_name && gcomp__make_node(made, 0);
+        complete = made->tensors && gcomp__make_frames(made) && gcomp__make_node(made, 0);
     }
     if (!complete) { /* gcomp_close gives back what is there; made may be NULL */
         const int misaligned = made ? made->memory.misaligned : memory.misaligned;
@@ -22969,7 +22950,6 @@ GCOMP_API void gcomp_close(gcomp *gc)
     gcomp__drop_room(gc);
     for (size_t i = 0; i < gc->count; i++) gcomp__slot_release(gc, gc->tensors + i);
     gcomp__array_release(&gc->memory, gc->tensors, sizeof *gc->tensors);
-    gcomp__array_release(&gc->memory, gc->by_name, sizeof *gc->by_name);
     gcomp__release(&gc->memory, gc->frames, gc->frames_bytes);
     /* the object lies in its own memory: its allocator is copied first */
     gcomp__memory memory = gc->memory;
@@ -22978,34 +22958,15 @@ GCOMP_API void gcomp_close(gcomp *gc)
 
 /* ---------------- a tensor is added */
 
-/* An array with room for one more: the same, or a larger copy, or NULL without memory.
-     stb_ds:  | header: length, capacity | element 0 | element 1 | ...   (pointer: to element 0)
-   Only gcomp__array_make allocates such arrays, so that the user's allocator is used. */
-static void *gcomp__array_with_room(gcomp__memory *memory, void *array, size_t element)
+/* The number of the tensor of that name, looked for from this number on; gc->count: there is
+   none. */
+static size_t gcomp__tensor_of(const gcomp *gc, const char *name, size_t from)
 {
-    size_t length = stbds_header(array)->length; /* elements in use */
-    if (length < stbds_header(array)->capacity) return array;
-    void *larger = gcomp__array_make(memory, 2 * length, element);
-    if (!larger) return NULL;
-    memcpy(larger, array, length * element);
-    stbds_header(larger)->length = length;
-    return larger;
-}
-
-/* The place of a name in gc->by_name, by bisection; *found: the name is there. Where it is not,
-   this is the place where it would be inserted. */
-static size_t gcomp__name_place(const gcomp *gc, const char *name, int *found)
-{
-    size_t low = 0, high = stbds_arrlenu(gc->by_name); /* the place is from low to high */
-    *found = 0;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        int order = strcmp(gc->tensors[gc->by_name[middle]].name, name);
-        if (order == 0) *found = 1;
-        if (order < 0) low = middle + 1;
-        else high = middle;
+    for (size_t i = 0; i < gc->count; i++) {
+        const size_t number = (from + i) % gc->count;
+        if (!strcmp(gc->tensors[number].name, name)) return number;
     }
-    return low;
+    return gc->count;
 }
 
 /* Bytes that are 0; NULL without memory. As floats and in small residuals they are zeros. */
@@ -23016,14 +22977,7 @@ static void *gcomp__zero_bytes(gcomp *gc, size_t bytes)
     return p;
 }
 
-/* n floats, all 0; NULL without memory. */
-static float *gcomp__zeros(gcomp *gc, size_t n)
-{
-    return (float *)gcomp__zero_bytes(gc, gcomp__times(n, 4));
-}
-
-/* Allocates what a tensor holds from step to step, zeroed; 0 without memory. plan.fixed counts
-   it.
+/* Allocates what a tensor holds from step to step, zeroed; 0 without memory. plan.fixed counts it.
    What could be allocated before a failure stays in the slot; gcomp__slot_release gives it back. */
 static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry *entries)
 {
@@ -23033,8 +22987,11 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     if (slot->kept.keeps)
         slot->kept.residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
                                             slot->kept.residual.form);
-    if (slot->state_room) slot->kept.state = gcomp__zeros(gc, slot->state_room);
-    if (slot->kept.epoch_floats) slot->kept.epoch_sum = gcomp__zeros(gc, slot->kept.epoch_floats);
+    if (slot->state_room)
+        slot->kept.state = (float *)gcomp__zero_bytes(gc, gcomp__times(slot->state_room, 4));
+    if (slot->kept.epoch_floats)
+        slot->kept.epoch_sum =
+            (float *)gcomp__zero_bytes(gc, gcomp__times(slot->kept.epoch_floats, 4));
     if (list) slot->entries = (gcomp__entry *)gcomp__allocate(&gc->memory, list);
     if (slot->entries) memcpy(slot->entries, entries, list);
     return slot->name && (gcomp__has_residual(slot) || !slot->kept.keeps) &&
@@ -23058,11 +23015,7 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 static void gcomp__drop_last(gcomp *gc)
 {
     gcomp__slot slot = stbds_arrpop(gc->tensors);
-    int found;
     gc->count--;
-    const size_t place = gcomp__name_place(gc, slot.name, &found), left = gc->count - place;
-    memmove(gc->by_name + place, gc->by_name + place + 1, sizeof *gc->by_name * left);
-    (void)stbds_arrpop(gc->by_name);
     gcomp__slot_release(gc, &slot);
     gcomp__plan_largest(gc);
 }
@@ -23093,8 +23046,8 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
 /* In this order, so that an error leaves no trace:
      1. everything is checked           slot and entries on the stack
      2. the object of the machine adds the tensor
-     3. memory: larger arrays, and what the tensor holds     fails: all of it, and 2, is undone
-     4. the slot enters the arrays, and the plans
+     3. memory: a larger array, and what the tensor holds    fails: all of it, and 2, is undone
+     4. the slot enters the array, and the plans
    From 4 on nothing fails. The buffers of a step are given back, since they are too small now. */
 GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
 {
@@ -23112,35 +23065,33 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     if (gc->started)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, tensor->name,
                                   "tensors are added before the first step");
-    int found;
-    size_t place = gcomp__name_place(gc, tensor->name, &found); /* in by_name */
-    if (found) return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, NULL);
+    if (gcomp__tensor_of(gc, tensor->name, 0) < gc->count)
+        return gcomp__fail_tensor(gc, GCOMP_DUPLICATE_NAME, tensor->name, NULL);
     /* the object of the machine has the same tensors */
     if (gc->node) {
         const gcomp_tensor plain = gcomp__node_tensor(tensor);
         result = gcomp_add_tensor(gc->node, &plain);
         if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
     }
-    /* all allocations first; none of them is seen before all have worked */
-    gcomp__slot *tensors =
-        (gcomp__slot *)gcomp__array_with_room(&gc->memory, gc->tensors, sizeof *tensors);
-    uint32_t *by_name =
-        (uint32_t *)gcomp__array_with_room(&gc->memory, gc->by_name, sizeof *by_name);
-    int reserved = gcomp__slot_reserve(gc, &slot, entries); /* 1: all of it */
-    if (!tensors || !by_name || !reserved) {
+    /* all allocations first; none of them is seen before all have worked. Only gcomp__array_make
+       makes arrays of stb_ds larger, so that the user's allocator is used */
+    gcomp__slot *tensors = gc->tensors;
+    if (gc->count == stbds_header(tensors)->capacity)
+        tensors = (gcomp__slot *)gcomp__array_make(&gc->memory, 2 * gc->count, sizeof *tensors);
+    if (!gcomp__slot_reserve(gc, &slot, entries) || !tensors) {
         gcomp__slot_release(gc, &slot);
         if (gc->node) gcomp__drop_last(gc->node);
         if (tensors != gc->tensors) gcomp__array_release(&gc->memory, tensors, sizeof *tensors);
-        if (by_name != gc->by_name) gcomp__array_release(&gc->memory, by_name, sizeof *by_name);
         if (gc->memory.misaligned) return gcomp__no_memory(gc, NULL);
         return gcomp__fail_tensor(gc, GCOMP_OUT_OF_MEMORY, tensor->name,
                                   "no memory for its name, residual and warm start");
     }
-    /* nothing fails any more; arrays that have moved leave their old memory */
-    if (tensors != gc->tensors) gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
-    if (by_name != gc->by_name) gcomp__array_release(&gc->memory, gc->by_name, sizeof *by_name);
-    gc->tensors = tensors;
-    gc->by_name = by_name;
+    /* nothing fails any more */
+    if (tensors != gc->tensors) {
+        memcpy(tensors, gc->tensors, gc->count * sizeof *tensors);
+        gcomp__array_release(&gc->memory, gc->tensors, sizeof *tensors);
+        gc->tensors = tensors;
+    }
     memcpy(slot.name, tensor->name, slot.name_bytes);
     slot.now.by_address = (uint32_t)gc->count; /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
@@ -23148,20 +23099,15 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
     gcomp__place(&gc->plan, &gc->desc, &slot);
     gcomp__drop_room(gc); /* more tensors need more */
-    /* by_name stays sorted: what stands from `place` on moves by one */
-    memmove(by_name + place + 1, by_name + place,
-            sizeof *by_name * (stbds_arrlenu(by_name) - place));
-    by_name[place] = slot.now.by_address;
-    tensors[stbds_header(tensors)->length++] = slot;
-    stbds_header(by_name)->length++;
-    gc->count++;
+    tensors[gc->count++] = slot;
+    stbds_header(tensors)->length = gc->count;
     /* the first tensor was a vector, and alone until now */
     if (gc->tensors[0].alone && gc->count > 1) gcomp__leave_alone(gc);
     return GCOMP_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>describe - what an object tells about its tensors, and what a codec would send for one
+   >>describe - what an object tells: tensors, statistics, and what a codec would send
 
    All of this only reads. gcomp_rounds answers before there is an object, with the functions that
    would add the tensor: what it tells is what happens.
@@ -23177,14 +23123,6 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
    ---------------------------------------------------------------------------------------------- */
 
 /* Questions about an object. They may be asked inside a step. */
-
-/* The number of the tensor of that name; gc->count: there is none. */
-static size_t gcomp__tensor_of(const gcomp *gc, const char *name)
-{
-    int found;
-    const size_t place = gcomp__name_place(gc, name, &found);
-    return found ? gc->by_name[place] : gc->count;
-}
 
 /* A tensor by its number; NULL if there is none, or no object. */
 static const gcomp__slot *gcomp__slot_at(const gcomp *gc, size_t tensor)
@@ -23249,6 +23187,47 @@ GCOMP_API gcomp_result gcomp_residual_get(const gcomp *gc, size_t tensor, float 
     if (!gcomp__has_residual(slot)) return GCOMP_WRONG_STATE;
     uint64_t mode = gcomp__fp_enter();
     gcomp__unpack_part(gc, slot, to, 0, slot->n);
+    gcomp__fp_leave(mode);
+    return GCOMP_OK;
+}
+
+/* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
+   the end. */
+static double gcomp__residual_squares(const gcomp *gc, gcomp__residual r, size_t begin, size_t end)
+{
+    float part[GCOMP__TILE];
+    double sum = 0;
+    if (r.floats) return (gcomp__common(gc->set)->squares)(r.floats + begin, end - begin);
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        (gcomp__common(gc->set)->unpack)(part, r, i, i + count);
+        sum += (gcomp__common(gc->set)->squares)(part, count);
+        GCOMP__PIN_SUM(sum);
+    }
+    return sum;
+}
+
+/* Changes nothing, and may be called inside a step. Steps count in gc->stats as they go:
+     gcomp_step_ready                 seconds of encoding, gradients that are not finite
+     gcomp__ask_..., sums             bytes sent, as gcomp__network_bytes counts them
+     gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
+     gcomp__end_step                  steps that were skipped or failed
+     commits                          the rest
+   Only the norm of all residuals, and the ratio, are calculated when they are asked for. */
+GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
+{
+    double squares = 0; /* the sum of squares of all residuals */
+    if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
+    uint64_t mode = gcomp__fp_enter();
+    *stats = gc->stats;
+    if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
+    for (size_t i = 0; i < gc->count; i++)
+        if (gcomp__has_residual(gc->tensors + i))
+            squares += gcomp__residual_squares(gc, gc->tensors[i].kept.residual, 0,
+                                               gc->tensors[i].n);
+    stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
+    stats->residual_norm = gcomp__sqrt(squares);
+    stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
     gcomp__fp_leave(mode);
     return GCOMP_OK;
 }
@@ -23327,39 +23306,6 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     return GCOMP_OK;
 }
 
-/* The bytes that a worker sends in all rounds of a tensor; *most becomes 1 if there is a payload,
-   whose length may depend on the gradient. */
-static size_t gcomp__sends(const gcomp__slot *slot, const gcomp_desc *desc, int *most)
-{
-    size_t bytes = 0;
-    for (int round = 0; round < GCOMP_ROUNDS; round++) {
-        const gcomp_round r = gcomp__round_of(slot, round, desc);
-        gcomp__grow(&bytes, r.sent);
-        *most |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
-    }
-    return bytes;
-}
-
-/* What an uncompressed all-reduce of the gradient, in its own type, sends. */
-static size_t gcomp__ring_bytes(const gcomp__slot *slot, size_t world)
-{
-    return gcomp__network_bytes(GCOMP_ALLREDUCE,
-                                gcomp__times(slot->n, gcomp__dtype_bytes(slot->dtype)), world);
-}
-
-/* "at most 93911 of 3617280 bytes": what travels, of what an uncompressed all-reduce sends. */
-static void gcomp__say_bytes(gcomp__text *t, size_t bytes, size_t ring, int most)
-{
-    gcomp__say_with(t, "%s%u of %u bytes", most ? "at most " : "", (uint64_t)bytes, (uint64_t)ring);
-}
-
-/* more / less, in tenths; 10 where there is nothing to divide by */
-static uint64_t gcomp__tenths(uint64_t more, uint64_t less)
-{
-    if (!less) return 10;
-    return more <= UINT64_MAX / 10 ? 10 * more / less : more / gcomp__max(less / 10, 1);
-}
-
 /* "3 x 10 x 20": a stack of 3 matrices */
 static void gcomp__say_shape(gcomp__text *t, size_t rows, size_t cols, size_t stack)
 {
@@ -23395,11 +23341,23 @@ static int gcomp__none_from(const gcomp__slot *slot, const gcomp_desc *desc)
 /* One line of gcomp_describe, in this order; what stands in brackets is said only where it holds:
      fc1.weight: [2 x ]784[ x 1152] fp32, topk:density=0.02[ (a vector)][ (codec 2 of 3 of the
      schedule)][ (more in the first epochs)][ in a sum| in two shots| in shards| scattered],
-     [at most ]89303 of 3612672 bytes */
-static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc)
+     [at most ]89303 of 3612672 bytes
+   *bytes grows by what a worker sends, *ring by what it would send of the uncompressed gradient, in
+   its own type. *most becomes 1 if there is a payload: its length may depend on the gradient. */
+static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const gcomp_desc *desc,
+                                 size_t *bytes, size_t *ring, int *most)
 {
     char codec[256];
-    int most = 0; /* 1: the length of a payload may depend on the gradient */
+    size_t sent = 0;
+    const size_t floats = gcomp__network_bytes(
+        GCOMP_ALLREDUCE, gcomp__times(slot->n, gcomp__dtype_bytes(slot->dtype)),
+        (size_t)desc->comm.world);
+    int varies = 0; /* 1: there is a payload */
+    for (int round = 0; round < GCOMP_ROUNDS; round++) {
+        const gcomp_round r = gcomp__round_of(slot, round, desc);
+        gcomp__grow(&sent, r.sent);
+        varies |= r.kind == GCOMP_ALLGATHER || r.kind == GCOMP_ALLTOALL;
+    }
     (void)gcomp_codec_format(&slot->use.codec, codec, sizeof codec);
     /* %s and not %t: the whole name */
     gcomp__say_with(t, "%s: ", slot->name);
@@ -23420,10 +23378,11 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
         gcomp__say(t, slot->at.scattered  ? " scattered"
                       : slot->at.two_shot ? " in two shots"
                                           : " in shards");
-    gcomp__say(t, ", ");
-    size_t bytes = gcomp__sends(slot, desc, &most);
-    gcomp__say_bytes(t, bytes, gcomp__ring_bytes(slot, (size_t)desc->comm.world), most);
-    gcomp__say_char(t, '\n');
+    gcomp__say_with(t, ", %s%u of %u bytes\n", varies ? "at most " : "", (uint64_t)sent,
+                    (uint64_t)floats);
+    gcomp__grow(bytes, sent);
+    gcomp__grow(ring, floats);
+    *most |= varies;
 }
 
 GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer optimizer)
@@ -23450,42 +23409,33 @@ static void gcomp__say_warnings(const gcomp *gc, gcomp__text *t)
     }
 }
 
-/* Sums add floats: a gradient of halves that is not compressed takes twice its bytes. */
-static void gcomp__say_widened(const gcomp *gc, gcomp__text *t)
+/* What the caller may change so that a step sends less. Sums add floats: a gradient of halves that
+   is not compressed takes twice its bytes. Means by ranges need comm.alltoallv. */
+static void gcomp__say_hints(const gcomp *gc, gcomp__text *t)
 {
-    size_t wide = 0;
-    for (size_t i = 0; i < gc->count; i++)
-        wide += gc->tensors[i].dtype != GCOMP_F32 && !gc->tensors[i].at.as_none &&
-                gcomp__is_none(&gc->tensors[i].use.codec);
-    if (!wide) return;
-    gcomp__say_with(t,
-                    "hint: uncompressed halves travel as float32, in twice their bytes (%u of the "
-                    "tensors): give them codec bf16 or fp16\n",
-                    (uint64_t)wide);
-}
-
-/* "hint: comm.alltoallv is NULL: with it a worker would receive up to 5321 bytes less in a step" */
-static void gcomp__say_hint(const gcomp *gc, gcomp__text *t)
-{
-    size_t saved = 0;
+    const int may = !gc->desc.comm.alltoallv && gc->desc.aggregate == GCOMP_AGGREGATE_AUTO;
+    size_t wide = 0, saved = 0;
     gcomp_desc gathers = gc->desc;
-    if (gc->desc.comm.alltoallv || gc->desc.aggregate != GCOMP_AGGREGATE_AUTO) return;
     gathers.aggregate = GCOMP_AGGREGATE_GATHER;
     for (size_t i = 0; i < gc->count; i++) {
         gcomp__slot slot = gc->tensors[i];
         const int none = slot.at.as_none;
+        wide += slot.dtype != GCOMP_F32 && !none && gcomp__is_none(&slot.use.codec);
         gcomp__choose_mean(&slot, &gathers);
-        if (!gcomp__fits_ranges(&gc->desc, &slot)) continue;
+        if (!may || !gcomp__fits_ranges(&gc->desc, &slot)) continue;
         const size_t now = none ? gcomp__received_by_sum(&gc->desc, &slot)
                                 : gcomp__received_by_gather(&gc->desc, &slot);
         const size_t then = gcomp__received_by_ranges(&gc->desc, &slot);
         if (then < now) gcomp__grow(&saved, now - then);
     }
-    if (!saved) return;
-    gcomp__say_with(t,
-                    "hint: comm.alltoallv is NULL: with it a worker would receive up to %u bytes "
-                    "less in a step\n",
-                    (uint64_t)saved);
+    if (wide)
+        gcomp__say_with(t,
+                        "hint: uncompressed halves travel as float32, in twice their bytes (%u of "
+                        "the tensors): give them codec bf16 or fp16\n", (uint64_t)wide);
+    if (saved)
+        gcomp__say_with(t,
+                        "hint: comm.alltoallv is NULL: with it a worker would receive up to %u "
+                        "bytes less in a step\n", (uint64_t)saved);
 }
 
 /* With capacity 0 it only measures: the text then needs one byte more than the call returned. */
@@ -23495,22 +23445,19 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
-    const size_t count = gc->count;
-    const size_t world = gc->world;
-    for (size_t i = 0; i < count; i++) {
-        gcomp__describe_slot(&t, gc->tensors + i, &gc->desc);
-        gcomp__grow(&bytes, gcomp__sends(gc->tensors + i, &gc->desc, &most));
-        gcomp__grow(&ring, gcomp__ring_bytes(gc->tensors + i, world));
-    }
-    gcomp__say_with(&t, count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)count);
-    gcomp__say_bytes(&t, bytes, ring, most);
-    /* Without any bytes nothing is saved: 1.0 times less */
-    const uint64_t tenths = gcomp__tenths(gcomp__max(bytes, ring), gcomp__min(bytes, ring));
-    gcomp__say_with(&t, " a step, %u.%u times %s\n", tenths / 10, tenths % 10,
+    for (size_t i = 0; i < gc->count; i++)
+        gcomp__describe_slot(&t, gc->tensors + i, &gc->desc, &bytes, &ring, &most);
+    /* more / less in tenths. Without any bytes nothing is saved: 1.0 times less */
+    const uint64_t more = gcomp__max(bytes, ring), less = gcomp__min(bytes, ring);
+    const uint64_t tenths = !less                     ? 10
+                            : more <= UINT64_MAX / 10 ? 10 * more / less
+                                                      : more / gcomp__max(less / 10, 1);
+    gcomp__say_with(&t, gc->count == 1 ? "%u tensor: " : "%u tensors: ", (uint64_t)gc->count);
+    gcomp__say_with(&t, "%s%u of %u bytes a step, %u.%u times %s\n", most ? "at most " : "",
+                    (uint64_t)bytes, (uint64_t)ring, tenths / 10, tenths % 10,
                     bytes > ring && tenths > 10 ? "more" : "less");
     gcomp__say_warnings(gc, &t);
-    gcomp__say_widened(gc, &t);
-    gcomp__say_hint(gc, &t);
+    gcomp__say_hints(gc, &t);
     return t.length;
 }
 
@@ -23712,18 +23659,12 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     memset(&call, 0, sizeof call);
     call.set = gc->set;
     call.kernels = method->kernels[gc->set->isa];
-    if (gc->scratch.at) { /* behind the floats, see gcomp__floats_of */
+    if (gc->scratch.at) { /* behind the floats, see gcomp__needs_floats */
         call.scratch = gc->scratch.at + gc->largest.floats;
         call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
     }
     call.parallel = gc->desc.parallel;
     return call;
-}
-
-/* Where the mean of a half-precision tensor is made: NULL: in its gradient. */
-static float *gcomp__floats_of(const gcomp *gc, const gcomp__slot *slot)
-{
-    return slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
 }
 
 /* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
@@ -23744,39 +23685,10 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
     return in;
 }
 
-/* Does a small residual have to become floats for the codec of now? */
-static int gcomp__unpacks(const gcomp__slot *slot)
-{
-    return slot->kept.residual.packed && slot->use.unpacks;
-}
-
-/* What a residual is multiplied by at the end of a commit. */
-static float gcomp__decay_of(const gcomp *gc, const gcomp__slot *slot)
-{
-    const gcomp__method_rules *rules = &slot->use.method->rules;
-    return rules->decay ? (rules->decay)(&slot->use.codec) : gc->desc.decay;
-}
-
-/* The random numbers that round a small residual in the commit of this number. At random nothing is
-   lost on average, however small it is beside what waits, and a decay near 1 acts. 0: to nearest,
-   with half of the error. That suits bf16 where a method sends something of each element in each
-   step, and where the decay is not so near to 1 that what has decayed is rounded back. */
-static uint64_t gcomp__keep_words(const gcomp *gc, const gcomp__slot *slot, uint64_t number)
-{
-    const float decay = gcomp__decay_of(gc, slot);
-    if (slot->kept.residual.form == GCOMP__BFLOATS && slot->use.method->rules.form &&
-        !(slot->use.flags & GCOMP__WAITS) && (decay == 1.0f || decay <= 0.96875f))
-        return 0;
-    const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
-                                         (uint32_t)gc->desc.comm.rank);
-    const uint64_t words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
-    return words ? words : 1;
-}
-
-/* What the tasks of gcomp__unpack and gcomp__pack see. */
+/* What the tasks of gcomp__run_over see. */
 typedef struct gcomp__pack_job {
     const gcomp__set *set;
-    float *floats;
+    float *floats, decay;
     gcomp__residual residual;
     size_t n;
 } gcomp__pack_job;
@@ -23798,79 +23710,65 @@ static void gcomp__pack_chunk(void *arg, size_t chunk)
                                     end - begin, begin);
 }
 
-/* Runs one of the two over the residual of a tensor, between it and gc->unpacked. */
-static void gcomp__convert_residual(const gcomp *gc, const gcomp__slot *slot,
-                                    void (*task)(void *arg, size_t chunk), uint64_t words)
+/* Task: floats <- decay * floats. */
+static void gcomp__decay_chunk(void *arg, size_t chunk)
+{
+    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
+    for (size_t i = begin; i < end; i++) job->floats[i] *= job->decay;
+}
+
+/* Runs one of the three for a tensor: between its residual and these floats, or over these. */
+static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *floats,
+                            uint64_t words, void (*task)(void *arg, size_t chunk))
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__pack_job job;
     job.set = gc->set;
-    job.floats = (float *)(void *)gc->unpacked.at;
+    job.floats = floats;
+    job.decay = slot->use.decay;
     job.residual = slot->kept.residual;
-    job.n = slot->n;
     job.residual.words = words;
+    job.n = slot->n;
     gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
 }
 
-/* The residual as the method of the tensor takes it. */
-static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot)
+/* The residual as the method of the tensor takes it, until the commit of this number. With a small
+   one come the random numbers that round it then. At random nothing is lost on average, however
+   small it is beside what waits, and a decay near 1 acts. 0: to nearest, with half of the error.
+   That suits bf16 where a method sends something of each element in each step, and where the decay
+   is not so near to 1 that what has decayed is rounded back. */
+static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *slot,
+                                            uint64_t number)
 {
-    if (!gcomp__unpacks(slot)) return slot->kept.residual;
-    gcomp__convert_residual(gc, slot, gcomp__unpack_chunk, 0);
-    return gcomp__residual_in(gc->unpacked.at, GCOMP__FLOATS);
-}
-
-/* The sum of squares of elements begin .. end - 1 of a residual; begin is a multiple of a block, or
-   the end. */
-static double gcomp__residual_squares(const gcomp *gc, gcomp__residual r, size_t begin, size_t end)
-{
-    float part[GCOMP__TILE];
-    double sum = 0;
-    if (r.floats) return (gcomp__common(gc->set)->squares)(r.floats + begin, end - begin);
-    for (size_t i = begin, count; i < end; i += count) {
-        count = gcomp__min(GCOMP__TILE, end - i);
-        (gcomp__common(gc->set)->unpack)(part, r, i, i + count);
-        sum += (gcomp__common(gc->set)->squares)(part, count);
-        GCOMP__PIN_SUM(sum);
+    gcomp__residual r = slot->kept.residual;
+    const float decay = slot->use.decay;
+    if (!r.packed) return r;
+    if (r.form != GCOMP__BFLOATS || !slot->use.method->rules.form ||
+        slot->use.flags & GCOMP__WAITS || (decay != 1.0f && decay > 0.96875f)) {
+        const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
+                                             (uint32_t)gc->desc.comm.rank);
+        r.words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
+        r.words += !r.words;
     }
-    return sum;
-}
-
-typedef struct gcomp__decay_job {
-    float *residual, decay;
-    size_t n;
-} gcomp__decay_job;
-
-/* A task for one chunk: residual <- decay * residual. */
-static void gcomp__decay_chunk(void *arg, size_t chunk)
-{
-    const gcomp__decay_job *job = (const gcomp__decay_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    for (size_t i = begin; i < end; i++) job->residual[i] *= job->decay;
+    if (!slot->use.unpacks) return r;
+    r.floats = (float *)(void *)gc->unpacked.at;
+    gcomp__run_over(gc, slot, r.floats, 0, gcomp__unpack_chunk);
+    r.packed = NULL;
+    r.form = GCOMP__FLOATS;
+    return r;
 }
 
 /* After a commit: what gcomp__open_residual gave is multiplied by its decay, where it is floats if
-   there is one, and goes back. */
+   there is one, and goes back if it was small. */
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
-                                  gcomp__residual residual, uint64_t number)
+                                  gcomp__residual residual)
 {
-    gcomp__decay_job job;
-    job.residual = residual.floats;
-    job.decay = gcomp__decay_of(gc, slot);
-    job.n = slot->n;
-    if (job.residual && job.decay != 1.0f) {
-        const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-        gcomp__run(&call, gcomp__chunks(slot->n), gcomp__decay_chunk, &job);
-    }
-    if (gcomp__unpacks(slot))
-        gcomp__convert_residual(gc, slot, gcomp__pack_chunk,
-                                gcomp__keep_words(gc, slot, number));
-}
-
-/* Writes the checksum of a finished payload, unless desc.no_checksum says no. */
-static void gcomp__seal_payload(const gcomp *gc, uint8_t *payload, size_t length)
-{
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, payload, length);
+    if (!residual.floats) return;
+    if (slot->use.decay != 1.0f)
+        gcomp__run_over(gc, slot, residual.floats, 0, gcomp__decay_chunk);
+    if (slot->kept.residual.packed)
+        gcomp__run_over(gc, slot, residual.floats, residual.words, gcomp__pack_chunk);
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
@@ -23889,101 +23787,106 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     in.dtype = slot->dtype;
     slot->kept.number = step;
     uint64_t mode = gcomp__fp_enter();
-    in.residual = gcomp__open_residual(gc, slot);
+    in.residual = gcomp__open_residual(gc, slot, step);
     gcomp__fp_leave(mode);
     gcomp_result result = gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     /* a refusal is a payload too: who receives it learns that there is no gradient */
-    if (result == GCOMP_OK || result == GCOMP_NOT_FINITE)
-        gcomp__seal_payload(gc, (uint8_t *)payload, *length);
+    if ((result == GCOMP_OK || result == GCOMP_NOT_FINITE) && !gc->desc.no_checksum)
+        gcomp__seal(gc->set, (uint8_t *)payload, *length);
     return result == GCOMP_OK ? result : gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
-/* residual <- grad + residual - own, and y <- mean. All payloads are valid; `like` is NULL or one
-   of them, opened. y is grad, or floats that the caller rounds to grad. Up to 8 payloads of the own
-   method take one pass over the memory. With more payloads, or others, there are two passes: the
-   residual first, since the mean may overwrite grad. */
-GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__call *call,
-                                            gcomp__slot *slot, const void *grad, void *y,
-                                            gcomp_dtype y_type, const void *own, size_t own_length,
+/* residual <- grad + residual - own, and y <- mean, as the sink says. All payloads are valid. Up to
+   8 of the own method take one pass over the memory. With more payloads, or others, there are two
+   passes: the residual first, since the mean may overwrite grad. */
+GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *slot,
+                                            const gcomp__call *call, gcomp__sink *sink,
                                             const void *const *payloads, const size_t *lengths,
-                                            size_t count, const gcomp__view *like)
+                                            size_t count)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, slot->n); /* y only with a mean */
-    gcomp__view own_view, views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
-    sink.in.grad = grad;
-    sink.in.dtype = slot->dtype;
-    sink.y_type = y_type;
-    sink.in.residual = gcomp__open_residual(gc, slot);
-    if (sink.in.residual.packed)
-        sink.in.residual.words = gcomp__keep_words(gc, slot, slot->kept.number);
-    if (own) (void)gcomp__open_payload(call->set, &own_view, like, own, own_length, slot->n);
-    if (own) sink.own = &own_view;
-    if (own && count >= 1 && count <= 8) {
+    gcomp__view views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
+    float *const y = sink->y;
+    if (sink->own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
-        sink.own_at = count; /* none of the payloads, unless one has its address */
         for (size_t w = 0; w < count; w++) {
-            (void)gcomp__open_payload(call->set, views + w, &own_view, payloads[w], lengths[w],
+            (void)gcomp__open_payload(call->set, views + w, sink->own, payloads[w], lengths[w],
                                       slot->n);
             gcomp__list_room(&rest, views + w);
-            alike = alike && views[w].method == own_view.method;
-            if (payloads[w] == own) sink.own_at = w;
+            alike = alike && views[w].method == sink->own->method;
         }
         if (alike) { /* one pass: reads grad and residual, writes both */
-            sink.views = views;
-            sink.count = count;
-            sink.weight = 1.0f / (float)count;
-            sink.y = (float *)y;
-            gcomp__decode_with(&rest, &sink);
-            gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
+            sink->views = views;
+            sink->count = count;
+            sink->weight = 1.0f / (float)count;
+            gcomp__decode_with(&rest, sink);
+            gcomp__close_residual(gc, slot, sink->in.residual);
             return;
         }
     }
     /* two passes: first the residual, then the mean, 8 payloads at a time */
-    sink.own_at = 0;
-    if (own && gcomp__has_residual(slot)) gcomp__decode_with(call, &sink);
+    sink->y = NULL;
+    sink->own_at = 0;
+    if (sink->own && gcomp__has_residual(slot)) gcomp__decode_with(call, sink);
     /* nothing was sent: all of p stays */
-    if (!own && gcomp__has_residual(slot)) gcomp__absorb_all(call, &sink, slot->n);
-    gcomp__close_residual(gc, slot, sink.in.residual, slot->kept.number++);
-    if (count) gcomp__add_all(call, payloads, lengths, count, y, y_type, slot->n);
+    if (!sink->own && gcomp__has_residual(slot)) gcomp__absorb_all(call, sink, slot->n);
+    gcomp__close_residual(gc, slot, sink->in.residual);
+    if (count) gcomp__add_all(call, payloads, lengths, count, y, sink->y_type, slot->n);
 }
 
-/* Are valid payloads of this codec? Headers say so: method, value method and parameters must be
-   those that an encoder with this codec writes. */
-static gcomp_result gcomp__match(const gcomp_codec *codec, const void *const *payloads,
-                                 size_t count, size_t n)
+/* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
+   parameters must be those that an encoder with this codec writes. */
+static gcomp_result gcomp__match(const gcomp_codec *codec, size_t n, const void *payload)
 {
+    const uint8_t *p = (const uint8_t *)payload;
     uint8_t header[GCOMP__HEADER];
-    /* what an encoder would write */
     gcomp__put_header(header, gcomp__method_of(codec->method), codec, 0, n, 0);
-    for (size_t w = 0; w < count; w++) {
-        const uint8_t *p = (const uint8_t *)payloads[w];
-        if (p[5] != header[5] || p[7] != header[7] || memcmp(p + 24, header + 24, 4) != 0)
-            return GCOMP_CODEC_MISMATCH;
-    }
-    return GCOMP_OK;
+    return p[5] == header[5] && p[7] == header[7] && !memcmp(p + 24, header + 24, 4)
+               ? GCOMP_OK
+               : GCOMP_CODEC_MISMATCH;
 }
 
-/* Checks that a payload of n elements is valid, and of this codec. *view is the opened payload. */
-static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n,
-                                    const void *payload, size_t length, gcomp__view *view)
-{
-    /* bytes from outside: nothing is believed before this */
-    GCOMP__TRY(gcomp__check_payload(gc->set, view, NULL, payload, length, n, 1));
-    return gcomp__match(codec, &payload, 1, n);
-}
-
-/* Checks that a payload is valid, and of the tensor's codec.
+/* Checks bytes from outside, of which nothing is believed before: a valid payload of n elements,
+   and of this codec. *view is the opened payload.
      damaged bytes            GCOMP_CHECKSUM_MISMATCH, or what the checks of >>wire find
      another codec            GCOMP_CODEC_MISMATCH
      a tensor of other size   GCOMP_COUNT_MISMATCH */
-static gcomp_result gcomp__check_for(const gcomp *gc, const gcomp__slot *slot, const void *payload,
-                                     size_t length)
+static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, size_t n,
+                                    const void *payload, size_t length, gcomp__view *view)
 {
-    gcomp__view view;
-    return gcomp__check_as(gc, &slot->use.codec, slot->n, payload, length, &view);
+    GCOMP__TRY(gcomp__check_payload(gc->set, view, NULL, payload, length, n, 1));
+    return gcomp__match(codec, n, payload);
+}
+
+/* In a step: checks and opens the next payload among the bytes that came from a worker. *at of
+   these were read before, and it moves on. The header says how long a payload is. Whether a
+   checksum is there must agree with desc.no_checksum: a damaged flag would else pass for a payload
+   without one. */
+static gcomp_result gcomp__next_payload(const gcomp *gc, const gcomp_codec *codec, size_t n,
+                                        const uint8_t *from, size_t came, size_t *at,
+                                        gcomp__view *view)
+{
+    const uint8_t *p = from + *at;
+    const size_t left = came - *at;
+    if (left < GCOMP__HEADER || gcomp__get64(p + 16) > left - GCOMP__HEADER)
+        return GCOMP_TRUNCATED;
+    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
+    GCOMP__TRY(gcomp__check_as(gc, codec, n, p, length, view));
+    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
+    *at += length;
+    return GCOMP_OK;
+}
+
+/* Opens a payload that gcomp__next_payload has found to be valid, or an own one. */
+static void gcomp__open_next(const gcomp *gc, const gcomp__view *like, size_t n,
+                             const uint8_t *from, size_t *at, gcomp__view *view)
+{
+    const uint8_t *p = from + *at;
+    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
+    (void)gcomp__open_payload(gc->set, view, like, p, length, n);
+    *at += length;
 }
 
 /* First all checks, then the only writes, which cannot fail: gcomp__commit_payloads, and rounding
@@ -23992,7 +23895,7 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
                                     size_t own_length, const void *const *payloads,
                                     const size_t *lengths, size_t count)
 {
-    gcomp__view first; /* the first payload, opened: the others are compared with it */
+    gcomp__view first, view; /* the first payload, opened: the others are compared with it */
     GCOMP__TRY(gcomp__enter(gc, tensor));
     gcomp__slot *slot = gc->tensors + tensor;
     if (!grad || (count && (!payloads || !lengths)))
@@ -24001,19 +23904,21 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
     if (slot->use.flags & GCOMP__MOMENTUM)
         return gcomp__fail_tensor(gc, GCOMP_NEEDS_ROUNDS, slot->name, NULL);
     /* floats for the mean or the residual: only the first call allocates */
-    if (gcomp__unpacks(slot) || slot->use.floats)
+    if ((slot->kept.residual.packed && slot->use.unpacks) || slot->use.floats)
         GCOMP__TRY(gcomp__reserve_scratch(gc));
-    float *const floats = gcomp__floats_of(gc, slot);
+    float *const floats = slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
     uint64_t mode = gcomp__fp_enter();
     gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp_result result = GCOMP_OK;
     /* everything that came in is checked: validity first, then that it is of the tensor's codec */
     if (count) result = gcomp__check_all(&call, payloads, lengths, count, slot->n, &first);
-    if (result == GCOMP_OK) result = gcomp__match(&slot->use.codec, payloads, count, slot->n);
-    size_t w = 0; /* own may be one of the payloads: then it has been checked with them */
-    while (own && w < count && payloads[w] != own) w++;
+    size_t w;
+    for (w = 0; w < count && result == GCOMP_OK; w++)
+        result = gcomp__match(&slot->use.codec, slot->n, payloads[w]);
+    /* own may be one of the payloads: then it has been checked with them; else w = count */
+    for (w = 0; w < count && payloads[w] != own;) w++;
     if (result == GCOMP_OK && own && (w == count || lengths[w] != own_length))
-        result = gcomp__check_for(gc, slot, own, own_length);
+        result = gcomp__check_as(gc, &slot->use.codec, slot->n, own, own_length, &view);
     /* nobody has encoded this gradient */
     if (result == GCOMP_OK && !own && gcomp__has_residual(slot)) {
         gcomp__source in = gcomp__plain_source(NULL);
@@ -24023,9 +23928,18 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
     if (result == GCOMP_OK) {
-        gcomp__commit_payloads(gc, &call, slot, grad, floats ? floats : grad,
-                               floats ? GCOMP_F32 : slot->dtype, own, own_length, payloads, lengths,
-                               count, count ? &first : NULL);
+        gcomp__sink sink =
+            gcomp__sink_to(GCOMP__COMMIT, floats ? floats : (float *)grad, slot->n);
+        sink.y_type = floats ? GCOMP_F32 : slot->dtype;
+        sink.in.grad = grad;
+        sink.in.dtype = slot->dtype;
+        sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
+        if (own)
+            (void)gcomp__open_payload(call.set, &view, count ? &first : NULL, own, own_length,
+                                      slot->n);
+        if (own) sink.own = &view;
+        sink.own_at = w;
+        gcomp__commit_payloads(gc, slot, &call, &sink, payloads, lengths, count);
         if (floats && count) gcomp__convert(&call, grad, floats, slot->dtype, slot->n, 0, 0);
     }
     gcomp__fp_leave(mode);
@@ -24043,21 +23957,22 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     if (!gcomp__has_residual(slot))
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name,
                                   "it keeps no residual to give back to");
+    gcomp__view view;
     gcomp_exec exec;
     memset(&exec, 0, sizeof exec);
     exec.isa = gc->desc.isa;
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
     const gcomp__residual r = slot->kept.residual;
-    float *e = r.packed ? gcomp__zeros(gc, slot->n) : r.floats;
+    float *e = r.packed ? (float *)gcomp__zero_bytes(gc, 4 * slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
-    gcomp_result result = gcomp__check_for(gc, slot, payload, length);
+    gcomp_result result =
+        gcomp__check_as(gc, &slot->use.codec, slot->n, payload, length, &view);
     if (result == GCOMP_OK && r.packed) gcomp__unpack_part(gc, slot, e, 0, slot->n);
     if (result == GCOMP_OK)
-        result = gcomp_decode_add(payload, length, gcomp__decay_of(gc, slot), e, GCOMP_F32, slot->n,
-                                  &exec);
+        result = gcomp_decode_add(payload, length, slot->use.decay, e, GCOMP_F32, slot->n, &exec);
     if (result == GCOMP_OK && r.packed) gcomp__pack_part(gc, slot, e, 0, slot->n);
     gcomp__fp_leave(mode);
     if (r.packed) gcomp__release(&gc->memory, e, 4 * slot->n);
@@ -24065,7 +23980,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>shards - the mean made by ranges of elements: payloads are cut, sent, and added by owners
+   >>shards - the mean made by ranges of elements: owners add shards, and send their sums to all
 
    Worker w owns range w of each tensor: it alone adds what all workers have there.
 
@@ -24087,7 +24002,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      LENGTHS   alltoall    the length of each shard
      ANSWERS   allgather   was every length good? Only its receiver can see a bad one
      SHARDS    alltoall    the shards
-     LISTS     allgather   see >>sums; methods with GCOMP__TOP_MEAN only
+     LISTS     allgather   methods with GCOMP__TOP_MEAN only: see below
      TOTALS    allgather   the length of the sums (SCATTER: 0); and could the owner add?
      SUMS      allgather   the sums (SCATTER: there is no such stage)
    A length has 16 bytes:
@@ -24114,36 +24029,10 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    ---------------------------------------------------------------------------------------------- */
 
 enum {
-    GCOMP__LENGTHS,
-    GCOMP__ANSWERS,
-    GCOMP__SHARDS,
-    GCOMP__LISTS,
-    GCOMP__TOTALS,
-    GCOMP__SUMS,
+    GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS,
+    GCOMP__SUMS, /* how many stages there are with SCATTER */
     GCOMP__STAGES
 };
-
-/* How many stages there are: SCATTER ends with TOTALS. */
-static int gcomp__stages(const gcomp *gc)
-{
-    return gc->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? GCOMP__SUMS : GCOMP__STAGES;
-}
-
-/* Does the tensor take part in the stages of this step? */
-static int gcomp__in_shards(const gcomp__slot *slot)
-{
-    return slot->now.grad && slot->at.own_bytes;
-}
-
-/* The bytes of a payload, by its header; GCOMP_TRUNCATED if that says more than there are. */
-static gcomp_result gcomp__payload_length(const uint8_t *payload, size_t left, size_t *length)
-{
-    if (left < GCOMP__HEADER) return GCOMP_TRUNCATED;
-    uint64_t body = gcomp__get64(payload + 16); /* bytes behind the header, as it says */
-    if (body > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
-    *length = GCOMP__HEADER + (size_t)body;
-    return GCOMP_OK;
-}
 
 /* Keeps the first late error: "rank 1, tensor 'fc1': the payload was damaged on its way" */
 static void gcomp__blame(gcomp *gc, gcomp_result result, size_t w, const gcomp__slot *slot)
@@ -24161,24 +24050,10 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
-/* sizes[w] <- bytes, for each worker w. */
-static void gcomp__all_sizes(const gcomp *gc, size_t *sizes, size_t bytes)
-{
-    for (size_t w = 0; w < gc->world; w++) sizes[w] = bytes;
-}
-
-/* sizes[w] <- the bytes that length w announces. The lengths are the own ones, or were checked. */
-static void gcomp__sizes_of(const gcomp *gc, size_t *sizes, const uint8_t *lengths)
-{
-    for (size_t w = 0; w < gc->world; w++)
-        sizes[w] = (size_t)gcomp__get64(lengths + w * GCOMP__LENGTH_BYTES);
-}
-
-/* The codec of a shard: floats are the values of a sparse one. */
+/* The codec of a shard of a sparse payload: its values are floats. */
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
     gcomp_codec codec = slot->use.codec;
-    if (slot->at.two_shot) return codec;
     codec.value = gcomp__as_floats()->wire;
     memset(codec.value_param, 0, sizeof codec.value_param);
     return codec;
@@ -24197,7 +24072,7 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
                                    &bytes));
     gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
     *length = GCOMP__HEADER + bytes;
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
 
@@ -24248,15 +24123,8 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     GCOMP__TRY(gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &part, n, to, capacity,
                                 length));
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
-}
-
-/* Does an owner add its own part of p as it is? Not where the mean is a vote: its vote is a
-   sign. */
-static int gcomp__adds_own(const gcomp__slot *slot)
-{
-    return slot->at.two_shot && !slot->use.method->payload->votes;
 }
 
 /* The part of a tensor's work in range w. */
@@ -24282,7 +24150,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
     for (size_t w = 0; w < gc->world; w++) {
         gcomp__work part = gcomp__work_in(work, w);
         size_t length = 0;
-        if (w == gc->me && gcomp__adds_own(slot)) {
+        if (w == gc->me && slot->at.adds_own) {
             part.sums[0] = gc->mem.acc + slot->at.acc;
             GCOMP__TRY(gcomp__make_finite_part(&part));
         } else
@@ -24306,7 +24174,8 @@ static void gcomp__pack_shards(gcomp *gc)
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-            if (!gcomp__in_shards(slot) || (w == gc->me && gcomp__adds_own(slot))) continue;
+            if (!slot->now.grad || !slot->at.own_bytes) continue;
+            if (w == gc->me && slot->at.adds_own) continue;
             const uint8_t *from = slot->at.two_shot ? gc->mem.own + slot->at.own
                                                            : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
@@ -24319,87 +24188,53 @@ static void gcomp__pack_shards(gcomp *gc)
                           GCOMP_OK);
     }
     gcomp__all_sizes(gc, gc->mem.sent, GCOMP__LENGTH_BYTES);
-    gcomp__all_sizes(gc, gc->bucket->came, GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
 }
 
-/* Opens and checks the next payload among the bytes that came from worker w, of a range of n
-   elements. dense: a sparse method may have sent floats instead.
-   mem.places[w] says how many bytes of worker w are read, and moves on. Whether a checksum is there
-   must agree with desc.no_checksum: a damaged flag would else pass for a payload without one. */
-static gcomp_result gcomp__next_shard(gcomp *gc, const gcomp__slot *slot, size_t w,
-                                      const uint8_t *from, size_t n, int dense, gcomp__view *view)
-{
-    const uint8_t *p = from + gc->mem.places[w];
-    /* bytes that are not read yet */
-    const size_t left = gc->bucket->came[w] - gc->mem.places[w];
-    gcomp_codec codec = gcomp__shard_codec(slot);
-    size_t length = 0;
-    GCOMP__TRY(gcomp__payload_length(p, left, &length));
-    if (dense && slot->use.method->rules.selector && p[5] == gcomp__as_floats()->wire) {
-        codec = gcomp__none_codec();
-    }
-    GCOMP__TRY(gcomp__check_as(gc, &codec, n, p, length, view));
-    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
-    gc->mem.places[w] += length;
-    return GCOMP_OK;
-}
-
-/* Nothing may stand behind the payload of the last tensor. */
-static void gcomp__end_shards(gcomp *gc, const gcomp__slot *last)
-{
-    for (size_t w = 0; w < gc->world; w++)
-        if (last && gc->mem.places[w] != gc->bucket->came[w])
-            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
-}
-
-/* Adds the shards of one tensor from all workers, in the order of ranks; 0: one was bad.
+/* Adds the shards of all tensors, when SHARDS is done, in the order of ranks. A bad one becomes the
+   late error, which the totals tell; the sums of that range are then never sent.
      mem.shards   | from worker 0: tensors 0, 1, ... | from worker 1: tensors 0, 1, ... | ...
-     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world */
-static int gcomp__add_shards_of(gcomp *gc, const gcomp__slot *slot)
-{
-    const size_t me = gc->me, n = gcomp__range_size(slot->n, gc->world, me);
-    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    /* adds_own: no shard comes from this worker itself */
-    const int two_shot = slot->at.two_shot, adds_own = gcomp__adds_own(slot);
-    const uint8_t *from = gc->mem.shards; /* shards of worker 0, then of worker 1, ... */
-    gcomp__sink sink =
-        gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
-    for (size_t w = 0; w < gc->world; from += gc->bucket->came[w++]) {
-        gcomp__view *view = gc->mem.views + sink.count;
-        if (w == me && adds_own) continue;
-        gcomp_result result = gcomp__next_shard(gc, slot, w, from, n, 0, view);
-        if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
-            result = GCOMP_CORRUPT; /* more elements than the codec selects */
-        if (result != GCOMP_OK) {
-            gcomp__blame(gc, result, w, slot);
-            return 0;
-        }
-        sink.count++;
-    }
-    sink.weight = 1.0f / (float)gc->desc.comm.world;
-    sink.views = gc->mem.views;
-    sink.fresh = !adds_own; /* the own part is in mem.acc already, see gcomp__encode_ranges */
-    gcomp__decode_with(&call, &sink);
-    return 1;
-}
-
-/* Adds the shards of all tensors, when SHARDS is done. A bad one becomes the late error, which the
-   totals tell; the sums of that range are then never sent. */
+     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world
+   mem.places[w] says how many bytes of worker w are read. */
 static void gcomp__add_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
     const gcomp__slot *last = NULL;
     gcomp__all_sizes(gc, gc->mem.places, 0);
-    for (size_t i = b->first; i < b->end; i++) {
-        if (!gcomp__in_shards(gc->tensors + i)) continue;
-        last = gc->tensors + i;
-        if (!gcomp__add_shards_of(gc, last)) return;
+    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+        if (!slot->now.grad || !slot->at.own_bytes) continue;
+        const int two_shot = slot->at.two_shot;
+        const size_t n = gcomp__range_size(slot->n, gc->world, gc->me);
+        const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
+        const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+        const uint8_t *from = gc->mem.shards;
+        gcomp__sink sink =
+            gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
+        for (size_t w = 0; w < gc->world; from += b->came[w++]) {
+            gcomp__view *view = gc->mem.views + sink.count;
+            if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
+            gcomp_result result =
+                gcomp__next_payload(gc, &codec, n, from, b->came[w], gc->mem.places + w, view);
+            if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
+                result = GCOMP_CORRUPT; /* more elements than the codec selects */
+            if (result != GCOMP_OK) {
+                gcomp__blame(gc, result, w, slot);
+                return;
+            }
+            sink.count++;
+        }
+        sink.weight = 1.0f / (float)gc->desc.comm.world;
+        sink.views = gc->mem.views;
+        sink.fresh = !slot->at.adds_own; /* else the own part is in mem.acc already */
+        gcomp__decode_with(&call, &sink);
+        last = slot;
     }
-    gcomp__end_shards(gc, last);
+    for (size_t w = 0; w < gc->world; w++) /* nothing may stand behind the last shard */
+        if (last && gc->mem.places[w] != b->came[w])
+            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
-/* ------------------------------------------------------------------------------------------------
-   >>sums - the mean made by ranges: owners send their sums, and all workers apply them
+/* ---------------- owners send their sums, and all workers apply them
 
    The sums of a range are its range mean: what was added had the weight 1 / world.
 
@@ -24413,8 +24248,8 @@ static void gcomp__add_shards(gcomp *gc)
    every worker applies the k largest.
      a list:   | CRC-32C of the rest | tensor 0: k / m keys, falling, then zeros | tensor 1: ... |
                0                     4                                           at_list of tensor 1
-   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to back.
-   ---------------------------------------------------------------------------------------------- */
+   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
+   back. */
 
 /* Selects sums of the own range with keys from `least` on; with GCOMP__TOP_MEAN the `wanted`
    largest. */
@@ -24462,7 +24297,8 @@ static void gcomp__put_lists(gcomp *gc)
     memset(gc->mem.lists, 0, bytes);
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
-        if (!gcomp__in_shards(slot) || !(slot->use.flags & GCOMP__TOP_MEAN)) continue;
+        if (!slot->now.grad || !slot->at.own_bytes) continue;
+        if (!(slot->use.flags & GCOMP__TOP_MEAN)) continue;
         gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->at.k);
         uint32_t *key = s.index; /* the indices are not needed any more */
         for (size_t j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
@@ -24512,17 +24348,6 @@ static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *l
     return gcomp__min(slot->at.k, (taken[gc->me] + 1) * step);
 }
 
-/* Two shots: writes the mean of the own range, quantised: shot 2. */
-static gcomp_result gcomp__put_mean(const gcomp *gc, const gcomp__slot *slot, uint8_t *to,
-                                    size_t *length)
-{
-    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
-    gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
-    /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
-    in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
-    return gcomp__put_range(gc, slot, &in, n, world, to, length);
-}
-
 /* Writes the sums of the own range, sparse if that is shorter than floats. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
@@ -24541,7 +24366,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     const gcomp_codec none = gcomp__none_codec();
     GCOMP__TRY(gcomp__encode_as(&call, gcomp__as_floats(), &none, &in, s.n, to,
                                 GCOMP__HEADER + dense, length));
-    gcomp__seal_payload(gc, to, *length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
 
@@ -24551,13 +24376,20 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
+    const size_t world = gc->world;
     uint8_t *to = gc->mem.packed;
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
         size_t length = 0;
-        if (!gcomp__in_shards(slot) || slot->at.scattered) continue;
-        gcomp_result result = slot->at.two_shot ? gcomp__put_mean(gc, slot, to, &length)
-                                                       : gcomp__put_sums(gc, slot, to, &length);
+        gcomp_result result;
+        if (!slot->now.grad || !slot->at.own_bytes || slot->at.scattered) continue;
+        if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
+            gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
+            /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
+            in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
+            result = gcomp__put_range(gc, slot, &in, gcomp__range_size(slot->n, world, gc->me),
+                                      world, to, &length);
+        } else result = gcomp__put_sums(gc, slot, to, &length);
         if (result != GCOMP_OK) gcomp__blame(gc, result, gc->me, slot);
         to += length;
     }
@@ -24572,43 +24404,42 @@ static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
     return gc->mem.cut + b->at_cut + w * b->share_stride;
 }
 
-/* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. */
+/* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. A sparse
+   method may have sent floats instead. */
 static void gcomp__check_sums(gcomp *gc)
 {
-    const size_t world = gc->world;
     const gcomp__bucket *b = gc->bucket;
     const gcomp__slot *last = NULL;
-    gcomp__all_sizes(gc, gc->mem.places, 0);
+    size_t *places = gc->mem.places; /* as in gcomp__add_shards */
+    gcomp__all_sizes(gc, places, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!gcomp__in_shards(slot)) continue;
-        for (size_t w = 0; w < world; w++) {
+        if (!slot->now.grad || !slot->at.own_bytes) continue;
+        for (size_t w = 0; w < gc->world; w++) {
+            const uint8_t *from = gcomp__sums_from(gc, w);
+            const size_t n = gcomp__range_size(slot->n, gc->world, w);
+            gcomp_codec codec = slot->use.codec;
             gcomp__view view;
-            gcomp_result result = gcomp__next_shard(gc, slot, w, gcomp__sums_from(gc, w),
-                                                    gcomp__range_size(slot->n, world, w), 1, &view);
+            if (!slot->at.two_shot)
+                codec = b->came[w] - places[w] > 5 &&
+                                from[places[w] + 5] == gcomp__as_floats()->wire
+                            ? gcomp__none_codec() : gcomp__shard_codec(slot);
+            gcomp_result result =
+                gcomp__next_payload(gc, &codec, n, from, b->came[w], places + w, &view);
             if (result == GCOMP_OK) continue;
             gcomp__blame(gc, result, w, slot);
             return;
         }
         last = slot;
     }
-    gcomp__end_shards(gc, last);
-}
-
-/* Opens the next payload among the sums of worker w, which are valid: gcomp__check_sums has seen
-   them. mem.places[w] moves on; the commit sets it to 0 before the first tensor of a bucket. */
-static void gcomp__open_sums(gcomp *gc, size_t w, size_t n, gcomp__view *view)
-{
-    const uint8_t *p = gcomp__sums_from(gc, w) + gc->mem.places[w];
-    size_t length = 0;
-    (void)gcomp__payload_length(p, gc->bucket->came[w] - gc->mem.places[w], &length);
-    (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
-    gc->mem.places[w] += length;
+    for (size_t w = 0; w < gc->world; w++)
+        if (last && places[w] != b->came[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
 /* ---------------- sums are applied, in the commit */
 
 /* y <- y + the sums of all ranges. They were divided by the number of workers when they were added:
-   what is applied is the mean. */
+   what is applied is the mean. The commit sets mem.places to 0 before the first tensor of a
+   bucket. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const size_t world = gc->world;
@@ -24617,7 +24448,7 @@ static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
         const size_t n = gcomp__range_size(slot->n, world, w);
         gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + gcomp__range(slot->n, world, w), n);
         gcomp__view view;
-        gcomp__open_sums(gc, w, n, &view);
+        gcomp__open_next(gc, NULL, n, gcomp__sums_from(gc, w), gc->mem.places + w, &view);
         sink.fresh = 0; /* ranges do not overlap: each adds to zeros of y */
         sink.views = &view;
         sink.count = 1;
@@ -24669,8 +24500,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
                                           const gcomp__work *work)
 {
     const int scattered = slot->at.scattered;
-    /* payloads of the ranges of others, in order */
-    const uint8_t *own = gc->mem.own + slot->at.own;
+    size_t at = slot->at.own; /* payloads of the ranges of others, in order */
     for (size_t w = 0; w < work->world; w++) {
         const gcomp__work part = gcomp__work_in(work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
@@ -24678,19 +24508,17 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
         if (scattered) {
             sink.y = NULL;
         } else {
-            gcomp__open_sums(gc, w, part.n, &mean);
+            gcomp__open_next(gc, NULL, part.n, gcomp__sums_from(gc, w), gc->mem.places + w, &mean);
             sink.views = &mean;
             sink.count = sink.own_at = 1;
         }
-        if (w == gc->me && gcomp__adds_own(slot)) {
+        if (w == gc->me && slot->at.adds_own) {
             if (scattered) gcomp__residual_clear(part.residual, part.n);
             else if (gcomp__has_residual(slot)) gcomp__keep_mean(gc, slot, &part, &mean);
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
-            const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(own + 16);
-            (void)gcomp__open_payload(gc->set, &sent, NULL, own, length, part.n);
+            gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
             sink.own = &sent;
-            own += length;
         }
         if (sink.y || gcomp__residual_memory(sink.in.residual))
             gcomp__decode_with(&part.call, &sink);
@@ -24849,7 +24677,7 @@ static void gcomp__add_up(const gcomp__slot *slot, const gcomp__work *work)
     sum.in.residual = gcomp__residual_in(slot->kept.epoch_sum, GCOMP__FLOATS);
     sum.sums[0] = slot->kept.epoch_sum;
     sum.part = 1;
-    gcomp__make_part(&sum);
+    gcomp__run(&sum.call, gcomp__chunks(sum.n), gcomp__part_chunk, &sum);
 }
 
 /* |D'| for the next comparison; 0 if the sum is not finite: then the next epoch is critical. */
@@ -25123,8 +24951,9 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, has_shards, has_lists, and the places of lists. The last chance to find that
-   gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of codecs. */
+   gather_round, stages, has_lists, and the places of lists. The last chance to find that
+   gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of
+   codecs. */
 static void gcomp__put_frame(gcomp *gc)
 {
     gcomp__bucket *b = gc->bucket;
@@ -25143,14 +24972,14 @@ static void gcomp__put_frame(gcomp *gc)
         if (apart != GCOMP_OK) gcomp__put_off(gc, apart, gc->error);
     }
     gc->gather_round = -1;
-    gc->has_shards = gc->has_lists = 0;
+    gc->stages = gc->has_lists = 0;
     b->lists = 0;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const uint64_t odd = (uint64_t)slot->now.odd;
         active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + odd : 0);
         if (!slot->now.grad) continue;
         if (slot->use.bound) bytes += slot->now.length;
-        gc->has_shards |= slot->at.own_bytes != 0;
+        if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
         if (slot->at.own_bytes && slot->use.flags & GCOMP__TOP_MEAN) {
             gc->has_lists = 1;
             slot->now.list = b->lists;
@@ -25700,13 +25529,13 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.y_type = work.in.dtype;
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
-        m->flags & GCOMP__AS_FLOATS ? work.sums[0] : gcomp__floats_of(gc, slot);
+        m->flags & GCOMP__AS_FLOATS ? work.sums[0]
+        : slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
     if (floats && work.in.dtype != GCOMP_F32 && !slot->at.scattered) {
         work.y = floats;
         work.y_type = GCOMP_F32;
     }
-    work.residual = gcomp__open_residual(gc, slot);
-    if (work.residual.packed) work.residual.words = gcomp__keep_words(gc, slot, gc->step);
+    work.residual = gcomp__open_residual(gc, slot, gc->step);
     work.in.residual = work.residual;
     return work;
 }
@@ -25738,7 +25567,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
     GCOMP__TRY(gcomp__encode_as(&work->call, slot->use.method, &slot->use.codec, &work->in, slot->n,
                                 to, by_ranges ? slot->at.own_bytes : slot->use.bound,
                                 &slot->now.length));
-    gcomp__seal_payload(gc, to, slot->now.length);
+    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
     return GCOMP_OK;
 }
 
@@ -25834,6 +25663,9 @@ static void gcomp__pack_gather(gcomp *gc)
         memmove(to, gc->mem.send + slot->at.send, slot->now.length);
         to += slot->now.length;
     }
+    /* payloads come in behind those of the buckets before, or, where means are made bucket by
+       bucket, always at the same place */
+    b->recv = gc->mem.recv + (gc->mem.means ? 0 : b->at_send) * gc->world;
     b->stride = 0;
     for (size_t w = 0; w < gc->world; w++) {
         b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
@@ -25883,26 +25715,6 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     return count;
 }
 
-/* Where the payloads of the bucket come in: behind those of the buckets before, or, where means are
-   made bucket by bucket, always at the same place. */
-static uint8_t *gcomp__payloads(gcomp *gc)
-{
-    /* bytes of one worker in earlier buckets */
-    const size_t before = gc->mem.means ? 0 : gc->bucket->at_send;
-    return gc->mem.recv + before * gc->world;
-}
-
-/* The next payload of worker w: the one at its cursor, which the caller moves on.
-     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
-                        ^ cursors[0] */
-static gcomp_result gcomp__next_payload(gcomp *gc, size_t w, const uint8_t **payload,
-                                        size_t *length)
-{
-    const gcomp__bucket *b = gc->bucket;
-    *payload = gcomp__payloads(gc) + w * b->stride + gc->mem.cursors[w];
-    return gcomp__payload_length(*payload, b->bytes[w] - gc->mem.cursors[w], length);
-}
-
 /* What this worker sent to all, or to itself, must have come back to it. Otherwise nothing was
    delivered, or only a part: a late error. */
 static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came, size_t bytes)
@@ -25911,52 +25723,44 @@ static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came
         gc->late_error = gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
 }
 
-/* Checks all payloads of all workers. A bad one becomes the late error.
-   Payloads of one worker lie one behind the other; the header of each says how long it is. Together
-   they must have exactly the bytes that the worker's frame announced. */
+/* Checks all payloads of all workers. A bad one becomes the late error. Payloads of one worker lie
+   one behind the other. Together they must have exactly the bytes that the worker's frame
+   announced.
+     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
+                        ^ mem.cursors[0], when tensor 0 is checked */
 static void gcomp__check_gather(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
+    gcomp__view view;
     for (size_t w = 0; w < gc->world; w++) {
+        const uint8_t *from = b->recv + w * b->stride;
+        size_t *at = gc->mem.cursors + w;
         gcomp__slot *slot = NULL;
-        gc->mem.cursors[w] = 0;
+        *at = 0;
         for (size_t i = b->first; i < b->end; i++) {
-            const uint8_t *payload;
-            size_t length = 0;
             slot = gc->tensors + i;
             if (!slot->now.grad || !slot->use.bound) continue;
-            gcomp_result result = gcomp__next_payload(gc, w, &payload, &length);
-            if (result == GCOMP_OK) result = gcomp__check_for(gc, slot, payload, length);
-            if (result == GCOMP_OK && !(payload[6] & GCOMP__SEALED) != !!gc->desc.no_checksum)
-                result = GCOMP_CHECKSUM_MISMATCH;
-            if (result != GCOMP_OK) {
-                gcomp__blame(gc, result, w, slot);
-                return;
-            }
-            gc->mem.cursors[w] += length;
+            const gcomp_result result = gcomp__next_payload(gc, &slot->use.codec, slot->n, from,
+                                                            b->bytes[w], at, &view);
+            if (result == GCOMP_OK) continue;
+            gcomp__blame(gc, result, w, slot);
+            return;
         }
-        if (slot && gc->mem.cursors[w] != b->bytes[w])
-            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
+        if (slot && *at != b->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
     }
-    const size_t me = gc->me;
-    gcomp__need_back(gc, gc->mem.send + b->at_send, gcomp__payloads(gc) + me * b->stride,
-                     b->bytes[me]);
+    gcomp__need_back(gc, gc->mem.send + b->at_send, b->recv + gc->me * b->stride,
+                     b->bytes[gc->me]);
 }
 
 /* ---------------- stages of shards, see >>shards */
 
-/* The lengths that came from all workers: mem.lengths has w to send, then w received. */
-static uint8_t *gcomp__lengths_in(const gcomp *gc)
+/* Fails by the first of the lengths of all workers that is damaged, tells an error, or is above
+   `most`. A bad length is answered differently by what it says: damaged (CHECKSUM_MISMATCH) or too
+   large (CORRUPT), this worker alone knows it; a status, all know. sizes[w] <- what length w
+   announces. mem.lengths has one to send for each worker, then one from each. */
+static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
 {
-    return gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES;
-}
-
-/* Fails by the first of these lengths that is damaged, tells an error, or is above `most`. A bad
-   length is answered differently by what it says: damaged or too large, this worker alone knows it;
-   a status, all know. */
-static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
-{
-    const uint8_t *p = gcomp__lengths_in(gc);
+    const uint8_t *const all = gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES, *p = all;
     for (size_t w = 0; w < gc->world; w++, p += GCOMP__LENGTH_BYTES) {
         if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
@@ -25968,16 +25772,12 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most)
                                    " announces more bytes than its tensors can have, seen by");
     }
     const size_t at = gc->me * GCOMP__LENGTH_BYTES; /* of the own one, which came back */
-    if (memcmp(gcomp__lengths_in(gc) + at,
-               gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0), GCOMP__LENGTH_BYTES))
+    if (memcmp(all + at, gc->mem.lengths + (gc->round == GCOMP__LENGTHS ? at : 0),
+               GCOMP__LENGTH_BYTES))
         return gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
+    for (size_t w = 0; w < gc->world; w++)
+        sizes[w] = (size_t)gcomp__get64(all + w * GCOMP__LENGTH_BYTES);
     return GCOMP_OK;
-}
-
-/* Is this what a failed worker told all, and not what this worker alone sees? */
-static int gcomp__is_told(gcomp_result result)
-{
-    return result != GCOMP_OK && result != GCOMP_CHECKSUM_MISMATCH && result != GCOMP_CORRUPT;
 }
 
 /* Checks the lists of all workers, when LISTS is done; a damaged one becomes the late error. */
@@ -25993,37 +25793,6 @@ static void gcomp__check_lists(gcomp *gc)
     gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gc->me + 1) * bytes, bytes);
 }
 
-/* The shards of this worker for itself, as they were sent and as they came. The lengths before it
-   are those of the shards of others. */
-static void gcomp__check_own_shards(gcomp *gc)
-{
-    const size_t me = gc->me, *came = gc->bucket->came;
-    const uint8_t *sent = gc->mem.packed, *here = gc->mem.shards;
-    for (size_t w = 0; w < me; w++) {
-        sent += gc->mem.sent[w];
-        here += came[w];
-    }
-    gcomp__need_back(gc, sent, here, came[me]);
-}
-
-/* The lengths of all sums are here. Who cannot read one cannot go on, while the others do. With
-   SCATTER they are 0, and say only that all owners could add.
-   The rest of the own sums up to the longest is zeros, since the gather takes equal sizes. */
-static gcomp_result gcomp__take_totals(gcomp *gc)
-{
-    gcomp__bucket *b = gc->bucket;
-    const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* bytes of the own sums */
-    gcomp_result result = gcomp__check_lengths(gc, b->sum);
-    if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
-    if (result != GCOMP_OK) return gcomp__is_told(result) ? result : GCOMP_MISMATCH;
-    if (gcomp__stages(gc) == GCOMP__SUMS) return GCOMP_OK; /* nothing follows */
-    gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
-    b->share_stride = 0;
-    for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
-    memset(gc->mem.packed + own, 0, b->share_stride - own);
-    return GCOMP_OK;
-}
-
 /* A stage is done. What this worker alone can see stays a late error until answers or totals tell
    all.
      what this worker alone sees       it is told to all        and then
@@ -26036,28 +25805,45 @@ static gcomp_result gcomp__take_totals(gcomp *gc)
 static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
     gcomp__bucket *b = gc->bucket;
+    const uint8_t *sent = gc->mem.packed, *came = gc->mem.shards;
+    const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* TOTALS: bytes of the own sums */
+    gcomp_result *const late = &gc->late_error, result;
     switch (gc->round) {
     case GCOMP__LENGTHS:
-        if (gc->late_error != GCOMP_OK) break;
-        gc->late_error = gcomp__check_lengths(gc, b->shards);
-        if (gc->late_error == GCOMP_OK) gcomp__sizes_of(gc, b->came, gcomp__lengths_in(gc));
+        if (*late == GCOMP_OK) *late = gcomp__check_lengths(gc, b->shards, b->came);
         break;
     case GCOMP__ANSWERS:
-        if (gc->late_error != GCOMP_OK) return gc->late_error;
-        gc->late_error = gcomp__check_lengths(gc, 0); /* if damaged: the others go on */
-        if (gcomp__is_told(gc->late_error)) return gc->late_error;
-        break;
+        if (*late != GCOMP_OK) return *late;
+        *late = gcomp__check_lengths(gc, 0, gc->mem.places); /* if damaged: the others go on */
+        if (*late == GCOMP_CHECKSUM_MISMATCH || *late == GCOMP_CORRUPT) break;
+        return *late;
     case GCOMP__SHARDS:
         gcomp__add_shards(gc);
-        gcomp__check_own_shards(gc);
+        /* the shards for itself come back; lengths before them are those of shards for others */
+        for (size_t w = 0; w < gc->me; w++) {
+            sent += gc->mem.sent[w];
+            came += b->came[w];
+        }
+        gcomp__need_back(gc, sent, came, b->came[gc->me]);
         if (gc->has_lists) gcomp__put_lists(gc);
         break;
     case GCOMP__LISTS: gcomp__check_lists(gc); break;
-    case GCOMP__TOTALS: return gc->late_error == GCOMP_OK ? gcomp__take_totals(gc) : gc->late_error;
+    case GCOMP__TOTALS:
+        if (*late != GCOMP_OK) return *late;
+        result = gcomp__check_lengths(gc, b->sum, b->came);
+        /* who cannot read a length cannot go on, while the others do */
+        if (result == GCOMP_CHECKSUM_MISMATCH) return GCOMP_CALLBACK_FAILED;
+        if (result == GCOMP_CORRUPT) return GCOMP_MISMATCH;
+        /* with SCATTER lengths are 0, and say only that all owners could add */
+        if (result != GCOMP_OK || gc->stages == GCOMP__SUMS) return result;
+        b->share_stride = 0;
+        for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
+        /* zeros up to the longest sums, since the gather takes equal sizes */
+        memset(gc->mem.packed + own, 0, b->share_stride - own);
+        break;
     case GCOMP__SUMS:
         gcomp__check_sums(gc);
-        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me),
-                         b->came[gc->me]);
+        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me), b->came[gc->me]);
         break;
     default: break;
     }
@@ -26065,20 +25851,6 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 }
 
 /* ---------------- a round is over */
-
-/* Sums of floats or halves may have become infinite: that is a late error. */
-static void gcomp__check_finite(gcomp *gc, unsigned kind)
-{
-    void *sums = NULL;
-    const size_t count = gcomp__round_sums(gc, kind, &sums);
-    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-    gcomp__source in = gcomp__plain_source((const float *)sums);
-    in.dtype = gcomp__kind_dtype(kind);
-    if (gcomp__all_finite(&call, &in, count)) return;
-    gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
-                                 kind == GCOMP__MAX ? "the largest over the workers is not finite"
-                                                    : "the sum over the workers is not finite");
-}
 
 /* The first sum of the first step adds a one of each worker too, behind the numbers of the tensors.
    A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
@@ -26133,15 +25905,25 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     /* the stage first: at this point late errors are those that it has told */
     if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
     if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
-    for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++)
-        if (gc->issued >> kind & 1 && gcomp__kind_dtype(kind) <= GCOMP_BF16 &&
-            gc->late_error == GCOMP_OK)
-            gcomp__check_finite(gc, kind);
+    /* sums of floats or halves may have become infinite: that is a late error */
+    for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS && gc->late_error == GCOMP_OK; kind++) {
+        void *sums = NULL;
+        if (!(gc->issued >> kind & 1) || gcomp__kind_dtype(kind) > GCOMP_BF16) continue;
+        const size_t count = gcomp__round_sums(gc, kind, &sums);
+        const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
+        gcomp__source in = gcomp__plain_source((const float *)sums);
+        in.dtype = gcomp__kind_dtype(kind);
+        if (!gcomp__all_finite(&call, &in, count))
+            gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
+                                         kind == GCOMP__MAX
+                                             ? "the largest over the workers is not finite"
+                                             : "the sum over the workers is not finite");
+    }
     if (gc->trial == GCOMP__IN_TRIAL && gc->late_error == GCOMP_OK) gcomp__judge_trial(gc);
     gc->round++;
     gc->issued = gc->done = 1; /* bit 0: the frames, which are done */
     /* there is something to do in the next round */
-    int more = gc->has_shards && gc->round < gcomp__stages(gc);
+    int more = gc->round < gc->stages;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end && gc->round < 3;
          slot++) {
         if (!slot->now.grad || slot->use.rounds[gc->round] == GCOMP__NO_ROUND) continue;
@@ -26241,10 +26023,8 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     const gcomp__bucket *b = gc->bucket;
     size_t list; /* bytes of the lists of a worker */
     /* sent and received lengths */
-    uint8_t *const own = gc->mem.lengths, *const all = gcomp__lengths_in(gc);
-    if (!gc->has_shards || gc->round >= gcomp__stages(gc) ||
-        (gc->round == GCOMP__LISTS && !gc->has_lists))
-        return 0;
+    uint8_t *const own = gc->mem.lengths, *const all = own + gc->world * GCOMP__LENGTH_BYTES;
+    if (gc->round >= gc->stages || (gc->round == GCOMP__LISTS && !gc->has_lists)) return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
     switch (gc->round) {
     case GCOMP__LENGTHS:
@@ -26253,7 +26033,8 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         break;
     case GCOMP__ANSWERS:
         /* the own lengths are needed for the shards; an answer takes their place */
-        gcomp__sizes_of(gc, gc->mem.sent, own);
+        for (size_t w = 0; w < gc->world; w++)
+            gc->mem.sent[w] = (size_t)gcomp__get64(own + w * GCOMP__LENGTH_BYTES);
         gcomp__put_length(gc, own, 0, gc->late_error); /* all workers get the same answer */
         gcomp__all_sizes(gc, gc->mem.places, GCOMP__LENGTH_BYTES);
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.places);
@@ -26350,7 +26131,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
         gcomp__pack_gather(gc);
         gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->mem.send + b->at_send,
-                          gcomp__payloads(gc), b->stride, b->bytes);
+                          b->recv, b->stride, b->bytes);
         return 1;
     }
     if (!(gc->issued >> GCOMP__SHARE & 1) && gcomp__next_stage(gc, request)) return 1;
@@ -26362,17 +26143,13 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
    mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
-    const size_t world = gc->world;
+    const gcomp__bucket *b = gc->bucket;
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < world; w++) { /* the check has found all lengths to be right */
-        const uint8_t *payload;
-        size_t length = 0;
-        (void)gcomp__next_payload(gc, w, &payload, &length);
-        (void)gcomp__open_payload(gc->set, views + w, w ? views : NULL, payload, length, slot->n);
-        gc->mem.cursors[w] += length;
-    }
+    for (size_t w = 0; w < gc->world; w++)
+        gcomp__open_next(gc, w ? views : NULL, slot->n, b->recv + w * b->stride,
+                         gc->mem.cursors + w, views + w);
     sink->views = views;
-    sink->count = world;
+    sink->count = gc->world;
     sink->weight = 1.0f / (float)gc->desc.comm.world;
 }
 
@@ -26561,8 +26338,8 @@ static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, 
 static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     const size_t world = gc->world, me = gc->me, n = slot->n;
-    const size_t begin = gcomp__adds_own(slot) ? gcomp__range(n, world, me) : n;
-    const size_t end = gcomp__adds_own(slot) ? gcomp__range(n, world, me + 1) : n;
+    const size_t begin = slot->at.adds_own ? gcomp__range(n, world, me) : n;
+    const size_t end = slot->at.adds_own ? gcomp__range(n, world, me + 1) : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
     const double before = gcomp__residual_squares(gc, work->residual, 0, begin);
     const double own = gcomp__residual_squares(gc, work->residual, begin, end) /
@@ -26612,7 +26389,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gc->p_squares += slot->now.p_squares;
         if (gcomp__has_residual(slot)) gc->e_squares += gcomp__lost(gc, slot, &work);
     }
-    gcomp__close_residual(gc, slot, work.residual, gc->step);
+    gcomp__close_residual(gc, slot, work.residual);
     /* where the mean is not in the caller's gradient yet */
     if (work.y_type != dtype)
         gcomp__convert(&work.call, slot->now.grad, work.y, dtype, slot->n, 0, 0);
@@ -27174,35 +26951,24 @@ GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_
    are the fields of lifetime `history`, and residual, state and epoch_sum of each tensor.
    ---------------------------------------------------------------------------------------------- */
 
-/* Places in the header of a save. */
+/* Places in the header of a save, and in its records. Words have 32 bits, but for BYTES, STEP, SEED
+   and RECORDS, the bytes of all records, which have 64. MEANS is gc->mean_digest. */
 enum {
-    GCOMP__SAVE_VERSION = 4,
-    GCOMP__SAVE_BYTES = 8, /* 64 bit, as the next two */
-    GCOMP__SAVE_STEP = 16,
-    GCOMP__SAVE_SEED = 24,
-    GCOMP__SAVE_RANK = 32,
-    GCOMP__SAVE_WORLD = 36,
-    GCOMP__SAVE_MEANS = 40, /* mean_digest */
-    GCOMP__SAVE_TENSORS = 44,
-    GCOMP__SAVE_SCHEDULE = 48,
-    GCOMP__SAVE_RECORDS = 52, /* 64 bit: bytes of all records */
-    GCOMP__SAVE_HEADER = 60,  /* bytes */
-    GCOMP__SAVE_PACE = 16,    /* bytes: entry, begun, epoch, learning rate */
-    GCOMP__SAVE_NUMBER = 3    /* the version of saves that this library writes and reads */
+    GCOMP__SAVE_VERSION = 4, GCOMP__SAVE_BYTES = 8, GCOMP__SAVE_STEP = 16, GCOMP__SAVE_SEED = 24,
+    GCOMP__SAVE_RANK = 32, GCOMP__SAVE_WORLD = 36, GCOMP__SAVE_MEANS = 40,
+    GCOMP__SAVE_TENSORS = 44, GCOMP__SAVE_SCHEDULE = 48, GCOMP__SAVE_RECORDS = 52,
+    GCOMP__SAVE_HEADER = 60, /* bytes */
+    GCOMP__SAVE_PACE = 16,   /* bytes: entry, begun, epoch, learning rate */
+    GCOMP__SAVE_NUMBER = 3   /* the version of saves that this library writes and reads */
 };
 
-/* Places in the record of a tensor, all 64 bit but the last two. Name and codecs follow, each with
-   a final 0. */
+/* The record of a tensor: all 64 bit but the last two. NAME and CODECS are the bytes of the two
+   texts that follow, each with a final 0; STATE is state_room; KEEPS is 0 for no residual, else 1
+   and how it is stored. */
 enum {
-    GCOMP__RECORD_NAME = 0,   /* bytes of the name */
-    GCOMP__RECORD_CODECS = 8, /* bytes of the text of its codecs */
-    GCOMP__RECORD_ROWS = 16,
-    GCOMP__RECORD_COLS = 24,
-    GCOMP__RECORD_STACK = 32,
-    GCOMP__RECORD_STATE = 40, /* floats: state_room */
-    GCOMP__RECORD_STEPS = 48,
-    GCOMP__RECORD_KEEPS = 56, /* 0 for no residual, else 1 and how it is stored */
-    GCOMP__RECORD_ENTRY = 60,
+    GCOMP__RECORD_NAME = 0, GCOMP__RECORD_CODECS = 8, GCOMP__RECORD_ROWS = 16,
+    GCOMP__RECORD_COLS = 24, GCOMP__RECORD_STACK = 32, GCOMP__RECORD_STATE = 40,
+    GCOMP__RECORD_STEPS = 48, GCOMP__RECORD_KEEPS = 56, GCOMP__RECORD_ENTRY = 60,
     GCOMP__RECORD = 64 /* bytes */
 };
 enum { GCOMP__CODECS_TEXT = 256 * GCOMP__ENTRIES }; /* bytes of the text of a list, at most */
@@ -27343,8 +27109,7 @@ static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 static size_t gcomp__saved_bytes(unsigned keeps, size_t n)
 {
     if (!keeps) return 0;
-    if (keeps - 1 == GCOMP__FLOATS) return gcomp__times(n, 4);
-    if (keeps - 1 == GCOMP__BFLOATS) return gcomp__times(n, 2);
+    if (keeps - 1 != GCOMP__BYTES) return gcomp__stored_at(keeps - 1, n);
     return gcomp__plus(n, gcomp__times(gcomp__ceil_div(n, GCOMP__BYTES_BLOCK), 4));
 }
 
@@ -27367,16 +27132,6 @@ static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
     return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
-/* Bytes of a save. Only rank 0 has the last part, so its saves are longer than those of others. */
-static size_t gcomp__save_bytes(const gcomp *gc)
-{
-    size_t bytes = GCOMP__SAVE_HEADER + gcomp__records_bytes(gc) +
-                   (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
-        bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
-    return bytes + gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
-}
-
 /* Writes the record of a tensor; returns the place behind it. Not inlined: its frame is large. */
 GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
 {
@@ -27396,26 +27151,25 @@ GCOMP__NOINLINE uint8_t *gcomp__put_record(const gcomp__slot *slot, uint8_t *to)
     return to + GCOMP__RECORD + slot->name_bytes + codecs_bytes;
 }
 
-/* Writes n floats, little-endian; returns the place behind them. */
-static uint8_t *gcomp__put_floats(uint8_t *to, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) gcomp__put_float(to + 4 * i, x[i]);
-    return to + 4 * n;
-}
-
 /* For the other workers of a machine: they keep no residuals. */
 static const char gcomp__no_saves[] =
     "with desc.node the first worker of the machine (node.rank 0) saves and loads";
 
 /* Allowed inside a step: residuals and states change in commits only, so that a save is always
-   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. */
+   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. Only
+   rank 0 has the last part, so its saves are longer than those of others. */
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save;
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (!length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "length is NULL");
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    const size_t bytes = gcomp__save_bytes(gc);
+    const size_t records = gcomp__records_bytes(gc), pace = gc->schedule.rule < 0 ? 0
+                                                            : GCOMP__SAVE_PACE;
+    size_t bytes = GCOMP__SAVE_HEADER + records + pace +
+                   gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
+        bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
     if (!save) return *length = bytes, GCOMP_OK;
     if (capacity < bytes)
         return gcomp__fail_with(gc, GCOMP_DST_TOO_SMALL, "a save takes %u bytes, and there are %u",
@@ -27430,34 +27184,30 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     gcomp__put32(s + GCOMP__SAVE_MEANS, gc->mean_digest);
     gcomp__put32(s + GCOMP__SAVE_TENSORS, (uint32_t)gc->count);
     gcomp__put32(s + GCOMP__SAVE_SCHEDULE, gcomp__crc_schedule(gc, 0));
-    gcomp__put64(s + GCOMP__SAVE_RECORDS, gcomp__records_bytes(gc));
+    gcomp__put64(s + GCOMP__SAVE_RECORDS, records);
     uint8_t *at = s + GCOMP__SAVE_HEADER;
     for (size_t i = 0; i < gc->count; i++) at = gcomp__put_record(gc->tensors + i, at);
-    if (gc->schedule.rule >= 0) { /* what all workers know of the schedule */
+    gcomp__pass p = gcomp__pass_over(GCOMP__WRITE, at); /* all that is left */
+    at = gcomp__pass_next(&p, pace); /* what all workers know of the schedule */
+    if (pace) {
         gcomp__put32(at, (uint32_t)gc->pace.entry);
         gcomp__put32(at + 4, (uint32_t)gc->pace.begun);
         gcomp__put32(at + 8, gc->pace.epoch);
         gcomp__put_float(at + 12, gc->pace.rate);
-        at += GCOMP__SAVE_PACE;
     }
-    for (size_t i = 0; i < gc->count; i++) {
-        const gcomp__slot *slot = gc->tensors + i;
+    for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        const gcomp__residual r = slot->kept.residual;
+        const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
         /* bytes behind the state of the codec in use, for which another entry would have a use */
         const size_t spare = 4 * (slot->state_room - slot->use.state_floats);
-        if (slot->kept.residual.floats) {
-            at = gcomp__put_floats(at, slot->kept.residual.floats, slot->n);
-        } else if (slot->kept.residual.packed) { /* its bytes in memory are those of a save */
-            const size_t kept = gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n);
-            memcpy(at, slot->kept.residual.packed, kept);
-            at += kept;
-        }
-        if (slot->kept.state) at = gcomp__put_floats(at, slot->kept.state, slot->use.state_floats);
-        memset(at, 0, spare);
-        at += spare;
+        if (r.floats) gcomp__pass_floats(&p, r.floats, slot->n);
+        /* the bytes of a small one in memory are those of a save */
+        else if (r.packed) memcpy(gcomp__pass_next(&p, kept), r.packed, kept);
+        if (slot->kept.state) gcomp__pass_floats(&p, slot->kept.state, slot->use.state_floats);
+        memset(gcomp__pass_next(&p, spare), 0, spare);
     }
-    gcomp__pass lead = gcomp__pass_over(GCOMP__WRITE, at); /* rank 0's part; nothing on others */
-    if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &lead);
-    gcomp__put32(at + lead.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
+    if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &p);
+    gcomp__put32(p.at + p.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
     *length = bytes;
     return GCOMP_OK;
 }
@@ -27503,30 +27253,6 @@ static gcomp_result gcomp__fail_number(gcomp *gc, size_t w, const char *what, ui
 {
     return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it is of %s %u, and not of %u",
                             (uint64_t)w, what, there, here);
-}
-
-/* Is it a whole save?
-   Magic, version, length, checksum: each of them with a result of its own. */
-static gcomp_result gcomp__check_save_frame(gcomp *gc, size_t w, const uint8_t *s, size_t length)
-{
-    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
-    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
-        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL,
-                                "it does not begin like a saved state");
-    if (length < GCOMP__SAVE_HEADER + 4)
-        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    const uint32_t version = gcomp__get32(s + GCOMP__SAVE_VERSION);
-    if (version != GCOMP__SAVE_NUMBER)
-        return gcomp__fail_with(gc, GCOMP_UNSUPPORTED_VERSION,
-                                "save %u: it has version %u, and this library reads version %u",
-                                (uint64_t)w, (uint64_t)version, (uint64_t)GCOMP__SAVE_NUMBER);
-    if (gcomp__get64(s + GCOMP__SAVE_BYTES) > length)
-        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
-    if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
-        return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
-        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
-    return GCOMP_OK;
 }
 
 /* ---------------- records: what a save holds, by name */
@@ -27626,21 +27352,10 @@ GCOMP__NOINLINE gcomp__found gcomp__compare_record(const gcomp__slot *slot, cons
     return found;
 }
 
-/* gcomp_load, _join and _take_over: record i must be that of tensor i, alike in all. */
-static gcomp_result gcomp__need_alike(gcomp *gc, size_t w, size_t i, const gcomp__record *r,
-                                      const char *why)
-{
-    if (i >= gc->count) return GCOMP_OK; /* the count is compared behind the records */
-    if (strcmp(r->name, gc->tensors[i].name))
-        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH, "save %u: it has %t where this object has "
-                                                         "%t", (uint64_t)w, r->name,
-                                gc->tensors[i].name);
-    return *why ? gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i, why) : GCOMP_OK;
-}
-
 /* Reads all records: each slot learns what the save has for it. *end: bytes in front of what
    follows the floats of the tensors. *whole: all tensors of the save are those of the object, in
-   order. some 0: it is an error if they are not. */
+   order. some 0: it is an error if they are not: record i must be that of tensor i, alike in
+   all. */
 GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint8_t *s, int some,
                                                  size_t *end, int *whole)
 {
@@ -27655,7 +27370,7 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
         if (!gcomp__read_record(&r, s + at, pace_at - at))
             return gcomp__fail_with(gc, GCOMP_CORRUPT, "save %u: what it says of its tensor %u "
                                                        "cannot be", (uint64_t)w, (uint64_t)i);
-        const size_t number = gcomp__tensor_of(gc, r.name);
+        const size_t number = gcomp__tensor_of(gc, r.name, i);
         gcomp__slot *slot = number < own ? gc->tensors + number : NULL;
         gcomp__text why = gcomp__text_in(sentence, sizeof sentence);
         if (slot && slot->found.record)
@@ -27665,7 +27380,12 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
             slot->found.record = at;
             slot->found.floats = floats;
         }
-        if (!some) GCOMP__TRY(gcomp__need_alike(gc, w, i, &r, sentence));
+        if (!some && i < own && strcmp(r.name, gc->tensors[i].name))
+            return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                    "save %u: it has %t where this object has %t", (uint64_t)w,
+                                    r.name, gc->tensors[i].name);
+        if (!some && i < own && *sentence)
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, gc->tensors + i, sentence);
         if (slot && slot->found.codecs && r.entry >= slot->entry_count)
             return gcomp__fail_save(gc, GCOMP_CORRUPT, w, slot,
                                     "it has a codec behind the end of the list there");
@@ -27751,9 +27471,10 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
     return GCOMP_OK;
 }
 
-/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, then whose it
-   is, then whether it has room for what it says, then each value. So no check reads what an earlier
-   one has not found to be there. *whole: see gcomp__find_tensors. */
+/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, of which each
+   fault has a result of its own, then whose it is, then whether it has room for what it says, then
+   each value. So no check reads what an earlier one has not found to be there. *whole: see
+   gcomp__find_tensors. */
 static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length,
                                       int some, int *whole)
 {
@@ -27761,7 +27482,23 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
     const char *wrong = NULL; /* the sentence of the first difference */
     size_t end;               /* bytes up to rank 0's part */
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    GCOMP__TRY(gcomp__check_save_frame(gc, w, s, length));
+    if (!s) return gcomp__fail_save(gc, GCOMP_INVALID_ARGUMENT, w, NULL, "it is NULL");
+    if (memcmp(s, "GCMS", gcomp__min(length, 4)))
+        return gcomp__fail_save(gc, GCOMP_NOT_A_SAVE, w, NULL,
+                                "it does not begin like a saved state");
+    if (length < GCOMP__SAVE_HEADER + 4)
+        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    const uint32_t version = gcomp__get32(s + GCOMP__SAVE_VERSION);
+    if (version != GCOMP__SAVE_NUMBER)
+        return gcomp__fail_with(gc, GCOMP_UNSUPPORTED_VERSION,
+                                "save %u: it has version %u, and this library reads version %u",
+                                (uint64_t)w, (uint64_t)version, (uint64_t)GCOMP__SAVE_NUMBER);
+    if (gcomp__get64(s + GCOMP__SAVE_BYTES) > length)
+        return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
+    if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
+        return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
+    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
+        return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
         return gcomp__fail_number(gc, w, "seed", gcomp__get64(s + GCOMP__SAVE_SEED), gc->desc.seed);
     if (gcomp__get32(s + GCOMP__SAVE_SCHEDULE) != gcomp__crc_schedule(gc, 0))
@@ -27785,54 +27522,7 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
     return gcomp__check_saved_floats(gc, w, s);
 }
 
-/* Do two saves agree in what those of one step share? The learning rate may differ: only rank 0 has
-   to be told one. Workers of one step decide together, so their saves agree in all else that all
-   workers know. first: save 0, which was checked too. */
-static gcomp_result gcomp__need_one_step(gcomp *gc, size_t w, const uint8_t *s,
-                                         const uint8_t *first)
-{
-    const size_t at = gcomp__save_pace_at(s), paced = gc->schedule.rule >= 0;
-    const uint64_t step = gcomp__get64(first + GCOMP__SAVE_STEP);
-    const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD);
-    if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world || gcomp__get32(s + GCOMP__SAVE_RANK) != w)
-        return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
-                                "save %u: saves are given in order of ranks, all of one world; it "
-                                "is of rank %u of %u workers, and the first is of %u workers",
-                                (uint64_t)w, (uint64_t)gcomp__get32(s + GCOMP__SAVE_RANK),
-                                (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD), (uint64_t)world);
-    if (gcomp__get64(s + GCOMP__SAVE_STEP) != step)
-        return gcomp__fail_number(gc, w, "step", gcomp__get64(s + GCOMP__SAVE_STEP), step);
-    if (at != gcomp__save_pace_at(first) ||
-        memcmp(s + GCOMP__SAVE_HEADER, first + GCOMP__SAVE_HEADER,
-               at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER))
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
-                                "it is at other codecs of the lists than the first, or has other "
-                                "tensors");
-    if (paced && memcmp(s + at + 4, first + at + 4, 8))
-        return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
-                                "it is in another epoch than the first");
-    return GCOMP_OK;
-}
-
 /* ---------------- what does not fit is said */
-
-/* The line of one tensor: how the save differs, and what becomes of it. */
-static void gcomp__say_unlike(gcomp__text *t, const gcomp__slot *slot, const gcomp__record *r,
-                              const char *why)
-{
-    const gcomp__found *found = &slot->found;
-    const int state = found->state && slot->state_room; /* it is there, and is taken */
-    gcomp__say_with(t, "%s: %s: ", slot->name, why);
-    if (found->n && found->n < slot->n)
-        gcomp__say_with(t, "the residual of the first %u rows is taken, all else begins empty\n",
-                        (uint64_t)r->rows);
-    else if (found->n)
-        gcomp__say(t, state || !slot->state_room
-                          ? "its residual is taken\n"
-                          : "its residual is taken, its state begins empty\n");
-    else gcomp__say(t, state ? "its state is taken, its residual begins empty\n"
-                             : "it begins empty\n");
-}
 
 /* A line for each tensor of which not all could be taken: first those of the object, then those
    that the save alone has. Nothing where all fits. */
@@ -27848,12 +27538,26 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
         }
         r = gcomp__record_of(slot, s);
         (void)gcomp__compare_record(slot, &r, &why);
-        if (*sentence) gcomp__say_unlike(t, slot, &r, sentence);
+        if (!*sentence) continue;
+        /* how the save differs, and what becomes of it */
+        const int state = slot->found.state && slot->state_room; /* it is there, and is taken */
+        gcomp__say_with(t, "%s: %s: ", slot->name, sentence);
+        if (slot->found.n && slot->found.n < slot->n)
+            gcomp__say_with(t,
+                            "the residual of the first %u rows is taken, all else begins empty\n",
+                            (uint64_t)r.rows);
+        else if (slot->found.n)
+            gcomp__say(t, state || !slot->state_room
+                              ? "its residual is taken\n"
+                              : "its residual is taken, its state begins empty\n");
+        else
+            gcomp__say(t, state ? "its state is taken, its residual begins empty\n"
+                                : "it begins empty\n");
     }
     const size_t end = gcomp__save_pace_at(s);
     for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
         (void)gcomp__read_record(&r, s + at, end - at);
-        if (gcomp__tensor_of(gc, r.name) == gc->count)
+        if (gcomp__tensor_of(gc, r.name, 0) == gc->count)
             gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
     }
     if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
@@ -27995,6 +27699,8 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
     const uint8_t *first = (const uint8_t *)saves[0];
     const uint32_t world = gcomp__get32(first + GCOMP__SAVE_WORLD); /* of the workers that saved */
     const uint32_t rank = gcomp__get32(first + GCOMP__SAVE_RANK);
+    const uint64_t step = gcomp__get64(first + GCOMP__SAVE_STEP);
+    const size_t at = gcomp__save_pace_at(first), paced = gc->schedule.rule >= 0;
     if (count == 1 && world == (uint32_t)gc->desc.comm.world && rank != (uint32_t)gc->me)
         return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
                                 "save 0: it is of another rank: of %u, and this worker is rank %u",
@@ -28004,28 +27710,52 @@ static gcomp_result gcomp__check_saves(gcomp *gc, const void *const *saves, cons
                                 "save 0: it is of %u workers, and here are %u: give the saves of "
                                 "all %u; %u were given", (uint64_t)world,
                                 (uint64_t)gc->world, (uint64_t)world, (uint64_t)count);
-    for (size_t w = 0; w < count && count == world; w++)
-        GCOMP__TRY(gcomp__need_one_step(gc, w, (const uint8_t *)saves[w], first));
+    /* in order of ranks; of one step, whose workers decide together: they agree in all that all
+       workers know, but for the learning rate, since only rank 0 has to be told one */
+    for (size_t w = 0; w < count && count == world; w++) {
+        const uint8_t *s = (const uint8_t *)saves[w];
+        if (gcomp__get32(s + GCOMP__SAVE_WORLD) != world ||
+            gcomp__get32(s + GCOMP__SAVE_RANK) != w)
+            return gcomp__fail_with(gc, GCOMP_SAVE_MISMATCH,
+                                    "save %u: saves are given in order of ranks, all of one world; "
+                                    "it is of rank %u of %u workers, and the first is of %u "
+                                    "workers",
+                                    (uint64_t)w, (uint64_t)gcomp__get32(s + GCOMP__SAVE_RANK),
+                                    (uint64_t)gcomp__get32(s + GCOMP__SAVE_WORLD), (uint64_t)world);
+        if (gcomp__get64(s + GCOMP__SAVE_STEP) != step)
+            return gcomp__fail_number(gc, w, "step", gcomp__get64(s + GCOMP__SAVE_STEP), step);
+        if (gcomp__save_pace_at(s) != at ||
+            memcmp(s + GCOMP__SAVE_HEADER, first + GCOMP__SAVE_HEADER,
+                   at + (paced ? 4 : 0) - GCOMP__SAVE_HEADER))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                    "it is at other codecs of the lists than the first, or has "
+                                    "other tensors");
+        if (paced && memcmp(s + at + 4, first + at + 4, 8))
+            return gcomp__fail_save(gc, GCOMP_SAVE_MISMATCH, w, NULL,
+                                    "it is in another epoch than the first");
+    }
     return GCOMP_OK;
 }
 
 /* With the same number of workers this rank takes its own save alone: the bits are those that it
-   had. With another number it takes the mean over all V. From gcomp__take_entries on nothing fails.
-   report: where to say what did not fit; NULL: all must fit. */
-static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                size_t count, gcomp__text *report)
+   had. With another number it takes the mean over all V. The report is written when all saves are
+   found to be valid; from gcomp__take_entries on nothing fails. */
+GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
+                                  size_t count, gcomp_report *report)
 {
     int whole; /* all fits; for a list of saves: they all have the same tensors */
     GCOMP__TRY(gcomp__enter_idle(gc));
     if (!saves || !lengths || !count)
         return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "saves or lengths is NULL, or count is 0");
+    gcomp__text t = gcomp__text_in(report ? report->text : NULL, report ? report->capacity : 0);
     GCOMP__TRY(gcomp__check_saves(gc, saves, lengths, count, report != NULL, &whole));
     if (gcomp__get32((const uint8_t *)saves[0] + GCOMP__SAVE_WORLD) == gc->world) {
         if (count > 1) saves += gc->desc.comm.rank; /* this rank's own is enough */
         count = 1;
     }
     const uint8_t *s = (const uint8_t *)saves[0];
-    if (report) gcomp__say_fit(gc, s, whole, report);
+    if (report) gcomp__say_fit(gc, s, whole, &t);
+    if (report) report->length = t.length;
     gcomp__take_entries(gc, s);
     if (!gc->desc.comm.rank && whole) {
         const size_t bytes = (size_t)gcomp__get64(s + GCOMP__SAVE_BYTES);
@@ -28036,17 +27766,6 @@ static gcomp_result gcomp__load(gcomp *gc, const void *const *saves, const size_
     gcomp__take_saves(gc, saves, count, GCOMP__TAKE, GCOMP__TAKE);
     return gcomp__go_on(gc, gcomp__get64(s + GCOMP__SAVE_STEP),
                         whole ? gcomp__get32(s + GCOMP__SAVE_MEANS) : 0);
-}
-
-/* The report is written when all saves are found to be valid, and before anything is taken. */
-GCOMP_API gcomp_result gcomp_load(gcomp *gc, const void *const *saves, const size_t *lengths,
-                                  size_t count, gcomp_report *report)
-{
-    if (!report) return gcomp__load(gc, saves, lengths, count, NULL);
-    gcomp__text t = gcomp__text_in(report->text, report->capacity);
-    const gcomp_result result = gcomp__load(gc, saves, lengths, count, &t);
-    if (result == GCOMP_OK) report->length = t.length;
-    return result;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -28108,30 +27827,25 @@ static void gcomp__scale_all(float *y, size_t n, double factor)
     for (size_t i = 0; i < n; i++) y[i] = gcomp__saturated_float((double)y[i] * factor);
 }
 
-/* The same for a residual, however it is stored. */
-static void gcomp__scale_residual(const gcomp *gc, gcomp__slot *slot, double factor)
-{
-    float part[GCOMP__TILE];
-    for (size_t i = 0, count; gcomp__has_residual(slot) && i < slot->n; i += count) {
-        count = gcomp__min(GCOMP__TILE, slot->n - i);
-        gcomp__unpack_part(gc, slot, part, i, i + count);
-        gcomp__scale_all(part, count, factor);
-        gcomp__pack_part(gc, slot, part, i, i + count);
-    }
-}
-
 /* What each worker has for itself, for `world` workers where there were `before`.
    The mean divides by another number of workers now, see the banner. */
 GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 {
     uint64_t mode = gcomp__fp_enter();
     const double factor = (double)world / (double)before; /* V / W */
+    float part[GCOMP__TILE];
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
         /* a mean over senders is not divided by the world */
-        if (slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS)
-            gcomp__scale_residual(gc, slot, factor);
+        const int scales = gcomp__has_residual(slot) &&
+                           slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS;
+        for (size_t i = 0, count; scales && i < slot->n; i += count) {
+            count = gcomp__min(GCOMP__TILE, slot->n - i);
+            gcomp__unpack_part(gc, slot, part, i, i + count);
+            gcomp__scale_all(part, count, factor);
+            gcomp__pack_part(gc, slot, part, i, i + count);
+        }
         if (slot->kept.state)
             gcomp__scale_all(slot->kept.state + alike, slot->use.state_floats - alike, factor);
     }
@@ -28139,7 +27853,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
 }
 
 /* Fails if a codec of desc, or of any tensor's list, does not suit the new transport and number of
-   workers: intsum:bits=8 takes at most 127. Not inlined: gcomp__regroup has a large frame. */
+   workers: intsum:bits=8 takes at most 127. Not inlined: gcomp_regroup has a large frame. */
 GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
 {
     char reason[GCOMP__SENTENCE];
@@ -28229,9 +27943,13 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
      1 check comm, node, and every codec against the new number of workers
      2 plan, and allocate frames, node, scratch, arena and what tensors hold
      3 give back the old ones; from here on nothing can fail
-     4 find the places of tensors again, and scale residuals to the new number of workers */
-static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
+     4 find the places of tensors again, and scale residuals to the new number of workers
+   Without node the workers change, or with desc.node the machines; with it both, the workers of
+   this machine and the machines. */
+GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
 {
+    GCOMP__TRY(gcomp__enter_idle(gc));
+    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
     const int led = gcomp__leads(&gc->desc); /* before */
     const size_t before = gc->world;
     gcomp next = *gc;
@@ -28276,134 +27994,7 @@ static gcomp_result gcomp__regroup(gcomp *gc, const gcomp_comm *comm, const gcom
     gc->last = GCOMP_OK;
     return GCOMP_OK;
 }
-
-/* Without node the workers change, or with desc.node the machines; with it both, the workers of
-   this machine and the machines. */
-GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
-{
-    GCOMP__TRY(gcomp__enter_idle(gc));
-    if (!comm) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "comm is NULL");
-    return gcomp__regroup(gc, comm, node);
-}
-
-/* ------------------------------------------------------------------------------------------------
-   >>statistics - what was sent, how long it took, how much was lost
-
-   Steps count in gc->stats as they go:
-     gcomp_step_ready                 seconds of encoding, gradients that are not finite
-     gcomp__ask_..., sums             bytes sent, as gcomp__network_bytes counts them
-     gcomp__issue, gcomp_step_done    seconds of communication: while any request is under way
-     gcomp__end_step                  steps that were skipped or failed
-     commits                          the rest
-   Only the norm of all residuals, and the ratio, are calculated when they are asked for.
-   ---------------------------------------------------------------------------------------------- */
-
-/* Changes nothing, and may be called inside a step. */
-GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
-{
-    double squares = 0; /* the sum of squares of all residuals */
-    if (!gc || !stats) return GCOMP_INVALID_ARGUMENT;
-    uint64_t mode = gcomp__fp_enter();
-    *stats = gc->stats;
-    if (gc->node) stats->not_finite += gc->node->stats.not_finite; /* it looks at this worker's */
-    for (size_t i = 0; i < gc->count; i++)
-        if (gcomp__has_residual(gc->tensors + i))
-            squares += gcomp__residual_squares(gc, gc->tensors[i].kept.residual, 0,
-                                               gc->tensors[i].n);
-    stats->memory = gc->memory.used + (gc->node ? gc->node->memory.used : 0);
-    stats->residual_norm = gcomp__sqrt(squares);
-    stats->ratio = stats->bytes_out ? (double)stats->bytes_ring / (double)stats->bytes_out : 0;
-    gcomp__fp_leave(mode);
-    return GCOMP_OK;
-}
 #endif /* GCOMP_NO_OBJECT */
-
-#if defined(GCOMP_LAYOUTS) && !defined(GCOMP_NO_OBJECT)
-/* ------------------------------------------------------------------------------------------------
-   >>layouts - sizes and offsets of the public structs, for other languages
-
-   One list names each struct of >>api with all of its fields in order, and the values of enums.
-   The test of the Python module compares the list with the declarations.
-   ---------------------------------------------------------------------------------------------- */
-
-#define GCOMP__LAYOUTS(S, F, V) \
-    S(gcomp_parallel) F(gcomp_parallel, run) F(gcomp_parallel, user) \
-    S(gcomp_allocator) F(gcomp_allocator, alloc) F(gcomp_allocator, free) \
-    F(gcomp_allocator, user) \
-    S(gcomp_codec) F(gcomp_codec, method) F(gcomp_codec, value) F(gcomp_codec, reserved) \
-    F(gcomp_codec, param) F(gcomp_codec, value_param) \
-    S(gcomp_key) F(gcomp_key, shared) F(gcomp_key, own) \
-    S(gcomp_input) F(gcomp_input, grad) F(gcomp_input, dtype) F(gcomp_input, scale) \
-    F(gcomp_input, residual) F(gcomp_input, rows) F(gcomp_input, cols) F(gcomp_input, key) \
-    F(gcomp_input, checksum) \
-    S(gcomp_exec) F(gcomp_exec, isa) F(gcomp_exec, scratch) F(gcomp_exec, scratch_bytes) \
-    F(gcomp_exec, parallel) \
-    S(gcomp_info) F(gcomp_info, codec) F(gcomp_info, count) F(gcomp_info, length) \
-    F(gcomp_info, refused) F(gcomp_info, checksum) \
-    S(gcomp_comm) F(gcomp_comm, user) F(gcomp_comm, rank) F(gcomp_comm, world) \
-    F(gcomp_comm, allreduce) F(gcomp_comm, allgather) F(gcomp_comm, allgatherv) \
-    F(gcomp_comm, allreduce_max) F(gcomp_comm, alltoallv) F(gcomp_comm, start) \
-    F(gcomp_comm, test) F(gcomp_comm, wait) F(gcomp_comm, allreduce_dtypes) \
-    S(gcomp_desc) F(gcomp_desc, codec) F(gcomp_desc, schedule) F(gcomp_desc, comm) \
-    F(gcomp_desc, node) F(gcomp_desc, seed) F(gcomp_desc, min_elements) \
-    F(gcomp_desc, compress_vectors) F(gcomp_desc, no_error_feedback) F(gcomp_desc, no_checksum) \
-    F(gcomp_desc, measure) F(gcomp_desc, aggregate) F(gcomp_desc, bucket_bytes) \
-    F(gcomp_desc, check_every) F(gcomp_desc, isa) F(gcomp_desc, allocator) \
-    F(gcomp_desc, parallel) F(gcomp_desc, clock) F(gcomp_desc, clock_user) F(gcomp_desc, why) \
-    F(gcomp_desc, why_capacity) F(gcomp_desc, residual) F(gcomp_desc, optimizer) \
-    F(gcomp_desc, decay) \
-    S(gcomp_tensor) F(gcomp_tensor, name) F(gcomp_tensor, rows) F(gcomp_tensor, cols) \
-    F(gcomp_tensor, stack) F(gcomp_tensor, dtype) F(gcomp_tensor, codec) \
-    S(gcomp_tensor_info) F(gcomp_tensor_info, name) F(gcomp_tensor_info, rows) \
-    F(gcomp_tensor_info, cols) F(gcomp_tensor_info, stack) F(gcomp_tensor_info, elements) \
-    F(gcomp_tensor_info, dtype) F(gcomp_tensor_info, codec) F(gcomp_tensor_info, residual) \
-    S(gcomp_step) F(gcomp_step, scale) F(gcomp_step, learning_rate) F(gcomp_step, epoch) \
-    F(gcomp_step, samples) F(gcomp_step, batch) F(gcomp_step, number) \
-    S(gcomp_request) F(gcomp_request, kind) F(gcomp_request, id) F(gcomp_request, send) \
-    F(gcomp_request, recv) F(gcomp_request, stride) F(gcomp_request, bytes) \
-    F(gcomp_request, send_bytes) F(gcomp_request, count) F(gcomp_request, dtype) \
-    S(gcomp_round) F(gcomp_round, kind) F(gcomp_round, dtype) F(gcomp_round, bytes) \
-    F(gcomp_round, sent) \
-    S(gcomp_report) F(gcomp_report, text) F(gcomp_report, capacity) F(gcomp_report, length) \
-    S(gcomp_statistics) F(gcomp_statistics, steps) F(gcomp_statistics, skipped) \
-    F(gcomp_statistics, failed) F(gcomp_statistics, not_finite) F(gcomp_statistics, switches) \
-    F(gcomp_statistics, bytes_in) F(gcomp_statistics, bytes_out) F(gcomp_statistics, bytes_ring) \
-    F(gcomp_statistics, ratio) F(gcomp_statistics, encode_seconds) \
-    F(gcomp_statistics, communicate_seconds) F(gcomp_statistics, commit_seconds) \
-    F(gcomp_statistics, residual_norm) F(gcomp_statistics, relative_error) \
-    F(gcomp_statistics, mean_norm) F(gcomp_statistics, memory) \
-    V(GCOMP_CLASS_OK) V(GCOMP_CLASS_RETRY) V(GCOMP_CLASS_RESYNCHRONISE) V(GCOMP_CLASS_FATAL) \
-    V(GCOMP_F32) V(GCOMP_F16) V(GCOMP_BF16) V(GCOMP_U8) V(GCOMP_I8) V(GCOMP_I16) V(GCOMP_I32) \
-    V(GCOMP_ISA_AUTO) V(GCOMP_ISA_SCALAR) V(GCOMP_ISA_AVX2) V(GCOMP_ISA_AVX512) \
-    V(GCOMP_ISA_NEON) \
-    V(GCOMP_AGGREGATE_AUTO) V(GCOMP_AGGREGATE_GATHER) V(GCOMP_AGGREGATE_SHARDS) \
-    V(GCOMP_AGGREGATE_TWO_SHOT) V(GCOMP_AGGREGATE_SCATTER) \
-    V(GCOMP_OPTIMIZER_UNKNOWN) V(GCOMP_OPTIMIZER_SGD) V(GCOMP_OPTIMIZER_ADAM) \
-    V(GCOMP_WAIT) V(GCOMP_DONE) V(GCOMP_ALLGATHER) V(GCOMP_ALLREDUCE) V(GCOMP_ALLREDUCE_MAX) \
-    V(GCOMP_ALLTOALL)
-
-GCOMP_API const char *gcomp_layout(size_t i, size_t *offset, size_t *size)
-{
-#define GCOMP__OF_STRUCT(type) {#type, 0, sizeof(type)},
-#define GCOMP__OF_FIELD(type, field) \
-    {#type "." #field, offsetof(type, field), sizeof(((type *)NULL)->field)},
-#define GCOMP__OF_VALUE(name) {#name, (size_t)(name), 0},
-#define GCOMP__OF_RESULT(name, value, kind, sentence) {#name, (size_t)(value), 0},
-    static const struct {
-        const char *name;
-        size_t offset, size;
-    } table[] = {GCOMP__LAYOUTS(GCOMP__OF_STRUCT, GCOMP__OF_FIELD, GCOMP__OF_VALUE)
-                     GCOMP_RESULTS(GCOMP__OF_RESULT)};
-#undef GCOMP__OF_RESULT
-#undef GCOMP__OF_STRUCT
-#undef GCOMP__OF_FIELD
-#undef GCOMP__OF_VALUE
-    if (i >= sizeof table / sizeof *table) return NULL; /* behind the last */
-    if (offset) *offset = table[i].offset;
-    if (size) *size = table[i].size;
-    return table[i].name;
-}
-#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>licence

@@ -1,14 +1,13 @@
 /* layouts.c - prints the sizes and offsets of all public structs, and the values of constants, as JSON: for
    bindings in other languages.
 
-   Shows     gcomp_layout
+   Shows     gcomp_layout (gcomp_layouts.h)
    Leaves    the types of fields: see the declarations in gcomp.h
    Build     make build/layouts
    Run       build/layouts (make layouts) */
 
-#define GCOMP_LAYOUTS
 #define GCOMP_IMPLEMENTATION
-#include "gcomp.h"
+#include "gcomp_layouts.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -194,7 +194,7 @@ every="test_digest test_kernels" # which compare the sets with each other
 # ---------------- make test
 python_tests() { # "names" label environment...
     have_module numpy python3-numpy || return
-    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS -DGCOMP_ADVISE_SHARED \
+    made "the shared object" $shared gcc -O1 -Wall -Wextra -shared -fPIC -DGCOMP_EXPORT -DGCOMP_LAYOUTS_SHARED -DGCOMP_ADVISE_SHARED \
         -DGCOMP_SOCKETS_SHARED $inc $out/shared.c -o $shared -pthread
     names_of=$1 behind=$2
     shift 2
@@ -493,7 +493,7 @@ packages() {
         have_module ensurepip python3-venv && found="$found pip"
     tap "packages:$found" "" sh tests/examples/packages.sh $python "$found"
     have rustc rustc || return
-    made "the header with its layouts" $out/layouts.o gcc -O1 -w -DGCOMP_LAYOUTS -DGCOMP_MAX_ISA=2 $inc -c $out/one.c -o $out/layouts.o
+    made "the header with its layouts" $out/layouts.o gcc -O1 -w -DGCOMP_LAYOUTS_SHARED -DGCOMP_MAX_ISA=2 $inc -c $out/layouts.c -o $out/layouts.o
     with "example client, Rust" $out/layouts.o sh -c "rustc -O -C link-arg=$out/layouts.o examples/rust/client.rs -o $out/client && $out/client"
 }
 
@@ -541,7 +541,8 @@ long_run() {
 rm -rf $out
 mkdir -p $jobs $out/corpus $out/include
 printf '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n' >$out/one.c
-printf '#define GCOMP_IMPLEMENTATION\n#include "examples/adapters/gcomp_advise.h"\n#include "examples/adapters/gcomp_sockets.h"\n' >$out/shared.c
+printf '#define GCOMP_IMPLEMENTATION\n#include "examples/adapters/gcomp_advise.h"\n#include "examples/adapters/gcomp_sockets.h"\n#include "examples/adapters/gcomp_layouts.h"\n' >$out/shared.c
+printf '#define GCOMP_IMPLEMENTATION\n#include "examples/adapters/gcomp_layouts.h"\n' >$out/layouts.c
 cp $out/one.c $out/one.cpp
 printf '#include "gcomp.h"\n#include "gcomp.h"\n' >$out/twice.c
 printf '#define _POSIX_C_SOURCE 200809L\n#include "examples/adapters/gcomp_nccl.h"\n' >$out/nccl.c

@@ -1018,7 +1018,7 @@ static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
 
    With GCOMP_ADVISE_SHARED, in one file of a shared object, these functions are the adviser for
    programs that call C from outside. Of structs they take only those of gcomp.h, whose layout
-   gcomp_layout tells. Without desc.clock they time by the system's monotonic clock. */
+   gcomp_layouts.h tells. Without desc.clock they time by the system's monotonic clock. */
 
 #ifdef GCOMP_ADVISE_SHARED
 #include <time.h>

@@ -9,7 +9,7 @@
         gc.add_tensor("fc1.weight", 784, 1152)
         gc.exchange([grad])                             # grad is the mean over all workers now
 
-Copy this file beside gcomp.h (and stb_ds.h, where the system has none). It needs ctypes alone. It loads the file that GCOMP_LIBRARY
+Copy this file beside gcomp.h and gcomp_layouts.h (and stb_ds.h, where the system has none). It needs ctypes alone. It loads the file that GCOMP_LIBRARY
 names, or libgcomp.so beside it, or the repository's build/libgcomp.so ("make build/libgcomp.so"); else it compiles gcomp.h once, with
 $CC or cc, into the user's cache directory. With gcomp_advise.h beside gcomp.h there is also gcomp.advise: which codec for which
 tensor, on this machine, over this link; with gcomp_sockets.h there is gcomp.Sockets: workers that reach each other by TCP. Sizes and
@@ -149,9 +149,9 @@ _MORE = {  # the same of gcomp_advise.h and gcomp_sockets.h, which a library may
 
 
 def _headers(header: str) -> List[str]:
-    """The paths of gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/adapters there."""
+    """The paths of gcomp_layouts.h, gcomp_advise.h and gcomp_sockets.h, those that are beside gcomp.h or in examples/adapters there."""
     here, found = os.path.dirname(header), []
-    for name in ["gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix"):
+    for name in ["gcomp_layouts.h", "gcomp_advise.h"] + ["gcomp_sockets.h"] * (os.name == "posix"):
         found += list(filter(os.path.exists, (os.path.join(here, *place, name) for place in ((), ("examples", "adapters")))))[:1]
     return found
 
@@ -172,8 +172,10 @@ def _why_not(command: List[str], header: str, said: str) -> str:
 def _compile(header: str) -> str:
     """The path of the shared object made from the header, which is compiled unless the user's cache has it."""
     text, source_text, headers = b"", '#define GCOMP_IMPLEMENTATION\n#include "gcomp.h"\n', _headers(header)
-    flags = ["-O2", *shlex.split(os.environ.get("CFLAGS") or ""), "-shared", "-fPIC", "-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS",
-             "-I", os.path.dirname(header)]
+    flags = ["-O2", *shlex.split(os.environ.get("CFLAGS") or ""), "-shared", "-fPIC", "-DGCOMP_EXPORT", "-I",
+             os.path.dirname(header)]
+    if not any(path.endswith("gcomp_layouts.h") for path in headers):
+        raise ImportError("gcomp_layouts.h is not beside %s: copy examples/adapters/gcomp_layouts.h there" % header)
     for path in headers:
         where, name = os.path.split(path)
         flags += ["-D%s_SHARED" % name[:-2].upper(), "-I", where] + ["-pthread"] * (name == "gcomp_sockets.h")
@@ -266,7 +268,8 @@ def _load(path: str) -> Any:
         try:
             function = getattr(lib, name)
         except AttributeError:
-            raise ImportError("%s has no %s: make it of all of gcomp.h, with -DGCOMP_LAYOUTS" % (path, name)) from None
+            raise ImportError("%s has no %s: make it of all of gcomp.h and gcomp_layouts.h, with -DGCOMP_LAYOUTS_SHARED" %
+                              (path, name)) from None
         function.restype, function.argtypes = returns, arguments
     for name, (returns, *arguments) in _MORE.items():
         function = getattr(lib, name, None)

@@ -14,7 +14,7 @@ from wheel.bdist_wheel import bdist_wheel
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-HEADERS = ("gcomp.h", "gcomp_advise.h", "gcomp_sockets.h")
+HEADERS = ("gcomp.h", "gcomp_advise.h", "gcomp_sockets.h", "gcomp_layouts.h")
 MODULES = ("gcomp", "gcomp_torch")
 
 
@@ -77,12 +77,12 @@ class BuildExt(build_ext):
         self.mkpath(self.build_temp)
         source = os.path.join(self.build_temp, "libgcomp.c")
         with open(source, "w", encoding="utf-8") as f:
-            f.write('#define GCOMP_IMPLEMENTATION\n#include "gcomp_advise.h"\n#include "gcomp_sockets.h"\n')
+            f.write("#define GCOMP_IMPLEMENTATION\n" + "".join('#include "%s"\n' % name for name in HEADERS))
         target = self.get_ext_fullpath(ext.name)
         self.mkpath(os.path.dirname(target))
         command = (os.environ.get("CC") or "cc").split() + (os.environ.get("CFLAGS") or "-O2").split()
         command += ["-shared", "-fPIC", "-pthread"]
-        command += ["-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS", "-DGCOMP_ADVISE_SHARED", "-DGCOMP_SOCKETS_SHARED"]
+        command += ["-DGCOMP_EXPORT", "-DGCOMP_LAYOUTS_SHARED", "-DGCOMP_ADVISE_SHARED", "-DGCOMP_SOCKETS_SHARED"]
         for name in HEADERS:
             command += ["-I", os.path.dirname(header(name))]
         self.spawn(command + [source, "-o", target])

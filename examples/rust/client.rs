@@ -1,7 +1,7 @@
 //! client.rs - gcomp.h from Rust: two workers, which are threads, exchange a gradient of one bit an element.
 //!
 //! Shows     bindings written by hand, which gcomp_layout checks; collectives as Rust functions; a mean and its error
-//! Build     make build/client: an object of gcomp.h with -DGCOMP_LAYOUTS, and rustc -C link-arg=OBJECT
+//! Build     make build/client: an object of gcomp.h and gcomp_layouts.h, and rustc -C link-arg=OBJECT
 //! Run       build/client
 
 use std::ffi::CStr;

@@ -181,7 +181,7 @@ fi
 if [ "$(uname -s)" = Linux ]; then
     public=$(grep '^GCOMP_API' gcomp.h | grep -o 'gcomp_[a-z_]*(' | sort -u | wc -l)
     for flags in "" -DGCOMP_EXPORT; do
-        try $CC -std=c99 $small -DGCOMP_LAYOUTS -shared -fPIC $flags -I. $out/one.c -o $out/shared.so
+        try $CC -std=c99 $small -shared -fPIC $flags -I. $out/one.c -o $out/shared.so
         exported=$(nm -D --defined-only $out/shared.so | grep -c ' gcomp_')
         [ "$exported" = "$public" ] && echo exported || { [ "$exported" = 0 ] && echo hidden || echo "some exported"; }
     done | tr '\n' ' ' >$out/symbols
@@ -195,7 +195,7 @@ for version in one_ two_; do
         echo "int ${version}knows(const char *codec);"
         echo "int ${version}knows(const char *codec) { gcomp_codec made; return gcomp_codec_parse(&made, codec, NULL, 0) == GCOMP_OK; }"
     } >$out/$version.c
-    try $CC -std=c99 -O0 -DGCOMP_MAX_ISA=1 $methods -DGCOMP_LAYOUTS -I. -c $out/$version.c -o $out/$version.o
+    try $CC -std=c99 -O0 -DGCOMP_MAX_ISA=1 $methods -I. -c $out/$version.c -o $out/$version.o
     nm -g --defined-only $out/$version.o | awk -v prefix=$version '$3 && index($3, prefix) != 1 { print "no prefix: " $3; bad = 1 } END { exit bad }' || status=1
 done
 cat >$out/both.c <<'END'

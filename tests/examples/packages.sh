@@ -78,7 +78,7 @@ fi
 
 # ---------------- JSON
 layouts() {
-    $CC $quick -I. examples/layouts.c -o "$work/layouts" && "$work/layouts" >"$work/layouts.json" && "$python" -c '
+    $CC $quick -I. -Iexamples/adapters examples/layouts.c -o "$work/layouts" && "$work/layouts" >"$work/layouts.json" && "$python" -c '
 import json, sys
 all = json.load(open(sys.argv[1]))
 assert all["structs"]["gcomp_key"] == {"size": 16, "fields": {"shared": {"offset": 0, "size": 8}, "own": {"offset": 8, "size": 8}}}

@@ -39,7 +39,7 @@ def the_list_of_layouts_has_all_structs_fields_and_values_of_the_api():
 @test
 def functions_have_the_types_of_the_header():
     api, _ = declared()
-    for name in ("gcomp_advise", "gcomp_sockets"):
+    for name in ("gcomp_advise", "gcomp_sockets", "gcomp_layouts"):
         with open(os.path.join(ROOT, "examples", "adapters", name + ".h")) as f:
             more = f.read()
         api += more[more.index("#ifdef %s_SHARED" % name.upper()):]
@@ -102,7 +102,7 @@ def libraries_that_do_not_fit_are_import_errors():
             return path
         stubs = "".join("int %s(void) { return 0; }\n" % f for f in gcomp._FUNCTIONS if f != "gcomp_version")
         for path, words in ((os.path.join(d, "none.so"), ("none.so", "cannot be loaded")),
-                            (built("empty.so", "int nothing;"), ("has no gcomp_version", "GCOMP_LAYOUTS")),
+                            (built("empty.so", "int nothing;"), ("has no gcomp_version", "GCOMP_LAYOUTS_SHARED")),
                             (built("older.so", "int gcomp_version(void) { return 200; }\n" + stubs), ("version 200", "version 400"))):
             done = python("import gcomp", PYTHONPATH=HERE, GCOMP_LIBRARY=path)
             assert done.returncode == 1 and "ImportError" in done.stderr, done.stderr
@@ -119,6 +119,9 @@ def the_header_is_compiled_once_into_the_cache_or_the_command_is_shown():
         done = python(code, **environment)
         assert done.returncode == 1 and "copy gcomp.h there" in done.stderr, done.stderr
         shutil.copy(os.path.join(ROOT, "gcomp.h"), d)
+        done = python(code, **environment)
+        assert done.returncode == 1 and "copy examples/adapters/gcomp_layouts.h there" in done.stderr, done.stderr
+        shutil.copy(os.path.join(ROOT, "examples", "adapters", "gcomp_layouts.h"), d)
 
         def refused(*words, **more):
             done = python(code, **{**environment, **more})
