@@ -3085,6 +3085,16 @@ GCOMP__INLINE float gcomp__fmaf(float a, float b, float c)
 #endif
 }
 
+/* x; where x is an infinity or NaN, the largest float with the sign of x. */
+GCOMP__INLINE float gcomp__saturated(float x)
+{
+    uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
+    return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
+}
+
+/* Bytes of an element of a gradient. */
+static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
+
 /* ------------------------------------------------------------------------------------------------
    >>sentences - text in buffers of fixed size; decimal numbers, read and said; result codes
 
@@ -4044,8 +4054,6 @@ struct gcomp__set {
 #endif
 };
 
-static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
-
 /* A function and its argument, as the user's threads carry them. */
 typedef struct gcomp__tasks {
     void (*run)(void *arg, size_t index), *arg;
@@ -4204,13 +4212,6 @@ typedef struct gcomp__level_kernels {
     void (*sink)(void *sink, size_t chunk);
 } gcomp__level_kernels;
 
-/* x; where x is an infinity or NaN, the largest float with the sign of x. */
-GCOMP__INLINE float gcomp__saturated(float x)
-{
-    uint32_t u = gcomp__bits(x), a = u & 0x7fffffffu;
-    return a > 0x7f7fffffu ? gcomp__float((u & 0x80000000u) | 0x7f7fffffu) : x;
-}
-
 /* Where element i of a sink's y is, which holds halves. */
 GCOMP__INLINE void *gcomp__half_of(const gcomp__sink *sink, size_t i)
 {
@@ -4227,12 +4228,6 @@ GCOMP__INLINE void gcomp__view_like(gcomp__view *to, const gcomp__view *like,
     to->body = payload + GCOMP__HEADER;
     to->scales = to->body + to->form.front;
     to->codes = to->body + scales;
-}
-
-/* Subtracts what was sent of an element from the element's residual. */
-GCOMP__INLINE void gcomp__take_out(float *residual, float sent)
-{
-    *residual = gcomp__saturated(*residual - sent);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -4387,12 +4382,6 @@ static size_t gcomp__last_bytes(const gcomp__form *form, size_t count)
     return form->whole_groups ? form->code16 : (count * form->code16 + 15) / 16;
 }
 
-/* Bits of the last byte of these codes that are used; 0: all of them are. */
-static size_t gcomp__last_bits(const gcomp__form *form, size_t count)
-{
-    return form->whole_groups ? 0 : count * form->code16 / 2 % 8;
-}
-
 /* to[16] <- `count` floats, and zeros behind: kernels read 16 at a time. */
 static void gcomp__pad(float *to, const float *from, size_t count)
 {
@@ -4404,7 +4393,8 @@ static void gcomp__pad(float *to, const float *from, size_t count)
 static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t count)
 {
     /* used: how many bits of the last byte have codes; 0: all 8 */
-    const size_t bytes = gcomp__last_bytes(form, count), used = gcomp__last_bits(form, count);
+    const size_t bytes = gcomp__last_bytes(form, count);
+    const size_t used = form->whole_groups ? 0 : count * form->code16 / 2 % 8;
     if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
 }
@@ -11245,7 +11235,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     look |= most >= 0x77800000u; /* 2^112 */
     if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
     if (last) { /* the bits of the last byte that no code uses */
-        const size_t used = gcomp__last_bits(form, last);
+        const size_t used = form->whole_groups ? 0 : last * form->code16 / 2 % 8;
         const unsigned byte = view->body[view->bytes - 1];
         if (used && (form->first_high ? byte & 0xffu >> used : byte >> used))
             return GCOMP_RESERVED_BITS;
@@ -15098,7 +15088,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
         /* the own payload: what was sent leaves the residual */
         for (i = 0; c->residual && i < stop; i++)
             if (!c->only || c->only[index[i]] != 0)
-                gcomp__take_out(c->residual + index[i], value[i]);
+                c->residual[index[i]] = gcomp__saturated(c->residual[index[i]] - value[i]);
         for (i = 0; c->masked && i < stop; i++) c->masked[index[i]] = 0;
         /* the sum; value[] keeps the new y, for the look at it below */
         const float *const next = c->next;
@@ -25105,31 +25095,6 @@ static void gcomp__begin_difference(gcomp *gc, unsigned field, size_t rank)
     for (size_t left = d->high; left > 1; left -= left / 2) d->halvings++;
 }
 
-/* Finds the first worker whose frame differs from that of rank 0, and in what. Since it goes by the
-   frames alone, all workers find the same. The order of the questions matters: a worker at another
-   step has other codecs by right, and a worker with another list of tensors must hear that, and not
-   that its sizes are wrong. If there is a difference, >>differences finds out the rest. A worker
-   that has failed may have skipped tensors: then the last two questions are left out. */
-static gcomp_result gcomp__frames_agree(gcomp *gc, int failed)
-{
-    static const struct { unsigned field, at, bytes; } questions[] = {
-        {GCOMP__TENSORS_DIFFER, GCOMP__AT_TENSORS, 4}, {GCOMP__TENSORS_DIFFER, GCOMP__AT_COUNT, 4},
-        {GCOMP__OPTIONS_DIFFER, GCOMP__AT_OPTIONS, 4}, {GCOMP__STEPS_DIFFER, GCOMP__AT_STEP, 8},
-        {GCOMP__CODECS_DIFFER, GCOMP__AT_CODECS, 4},   {GCOMP__ACTIVE_DIFFERS, GCOMP__AT_ACTIVE, 4},
-        {GCOMP__TOLD_DIFFERS, GCOMP__AT_TOLD, 4}};
-    const uint8_t *first = gcomp__frame_of(gc, 0);
-    for (size_t w = 1; w < gc->world; w++) {
-        const uint8_t *f = gcomp__frame_of(gc, w);
-        for (size_t i = 0; i < (failed ? 5 : 7); i++) {
-            if (!memcmp(f + questions[i].at, first + questions[i].at, questions[i].bytes)) continue;
-            if (questions[i].field == GCOMP__STEPS_DIFFER) return gcomp__out_of_step(gc, w);
-            gcomp__begin_difference(gc, questions[i].field, w);
-            return GCOMP_OK;
-        }
-    }
-    return GCOMP_OK;
-}
-
 /* Judges all frames together. The own error and its sentence win over those of others.
    The first of these that applies:
      1. this worker has an error other than NaN or Inf: this error
@@ -25142,6 +25107,11 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
 {
     const size_t world = gc->world;
     const uint8_t nans = (uint8_t)-(int)GCOMP_NOT_FINITE, mine = gc->frames[GCOMP__AT_STATUS];
+    static const struct { unsigned field, at, bytes; } questions[] = {
+        {GCOMP__TENSORS_DIFFER, GCOMP__AT_TENSORS, 4}, {GCOMP__TENSORS_DIFFER, GCOMP__AT_COUNT, 4},
+        {GCOMP__OPTIONS_DIFFER, GCOMP__AT_OPTIONS, 4}, {GCOMP__STEPS_DIFFER, GCOMP__AT_STEP, 8},
+        {GCOMP__CODECS_DIFFER, GCOMP__AT_CODECS, 4},   {GCOMP__ACTIVE_DIFFERS, GCOMP__AT_ACTIVE, 4},
+        {GCOMP__TOLD_DIFFERS, GCOMP__AT_TOLD, 4}};
     /* first workers: with an error, with NaN or Inf, with a digest of means, with another one */
     size_t failed = world, refused = world, owner = world, other = world;
     for (size_t w = 0; w < world; w++) {
@@ -25150,8 +25120,20 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         if (status == nans && refused == world) refused = w;
         if (status && status != nans && failed == world) failed = w;
     }
-    GCOMP__TRY(gcomp__frames_agree(gc, failed < world));
-    if (gc->difference.field) return GCOMP_OK; /* the step ends when it is known */
+    /* The first worker whose frame differs from that of rank 0, and in what. All workers find the
+       same, since they go by the frames alone. The order of the questions matters: a worker at
+       another step has other codecs by right, and a worker with another list of tensors must hear
+       that, and not that its sizes are wrong. A worker that has failed may have skipped tensors:
+       then the last two questions are left out. */
+    for (size_t w = 1; w < world; w++)
+        for (size_t i = 0; i < (failed < world ? 5 : 7); i++) {
+            if (!memcmp(gcomp__frame_of(gc, w) + questions[i].at,
+                        gcomp__frame_of(gc, 0) + questions[i].at, questions[i].bytes))
+                continue;
+            if (questions[i].field == GCOMP__STEPS_DIFFER) return gcomp__out_of_step(gc, w);
+            gcomp__begin_difference(gc, questions[i].field, w);
+            return GCOMP_OK; /* the step ends when >>differences knows the rest */
+        }
     if (mine && mine != nans) return gcomp__fail(gc, gc->local_error, gc->local_why);
     if (failed < world)
         return gcomp__peer_failed(gc, failed, -(int)gcomp__frame_of(gc, failed)[GCOMP__AT_STATUS]);
@@ -25648,32 +25630,6 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
      none                floats are summed
    ---------------------------------------------------------------------------------------------- */
 
-/* Moves payloads to the front of the bucket's place in mem.send, fills up to the longest with
-   zeros, and takes the byte counts of all workers from their frames.
-     before   | payload, room  | payload, room       | payload | ...      room: up to `bound`
-     after    | payload | payload | payload | zeros up to the stride |
-   Zeros: comm.allgather takes the same number of bytes from all workers. */
-static void gcomp__pack_gather(gcomp *gc)
-{
-    gcomp__bucket *b = gc->bucket;
-    uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
-    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!slot->now.grad || !slot->use.bound) continue;
-        slot->now.sent = (size_t)(to - gc->mem.send);
-        memmove(to, gc->mem.send + slot->at.send, slot->now.length);
-        to += slot->now.length;
-    }
-    /* payloads come in behind those of the buckets before, or, where means are made bucket by
-       bucket, always at the same place */
-    b->recv = gc->mem.recv + (gc->mem.means ? 0 : b->at_send) * gc->world;
-    b->stride = 0;
-    for (size_t w = 0; w < gc->world; w++) {
-        b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
-        b->stride = gcomp__max(b->stride, b->bytes[w]);
-    }
-    memset(to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - to));
-}
-
 /* Closes the gaps that skipped tensors leave in the sums of a bucket, before its first round: so a
    skipped tensor takes no bytes. All workers skip the same tensors, since the frames agree. What a
    tensor brings to round 0 is made, and moves; what it brings to a later round is made in its new
@@ -25721,35 +25677,6 @@ static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came
 {
     if (gc->late_error == GCOMP_OK && bytes && memcmp(sent, came, bytes))
         gc->late_error = gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
-}
-
-/* Checks all payloads of all workers. A bad one becomes the late error. Payloads of one worker lie
-   one behind the other. Together they must have exactly the bytes that the worker's frame
-   announced.
-     recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
-                        ^ mem.cursors[0], when tensor 0 is checked */
-static void gcomp__check_gather(gcomp *gc)
-{
-    const gcomp__bucket *b = gc->bucket;
-    gcomp__view view;
-    for (size_t w = 0; w < gc->world; w++) {
-        const uint8_t *from = b->recv + w * b->stride;
-        size_t *at = gc->mem.cursors + w;
-        gcomp__slot *slot = NULL;
-        *at = 0;
-        for (size_t i = b->first; i < b->end; i++) {
-            slot = gc->tensors + i;
-            if (!slot->now.grad || !slot->use.bound) continue;
-            const gcomp_result result = gcomp__next_payload(gc, &slot->use.codec, slot->n, from,
-                                                            b->bytes[w], at, &view);
-            if (result == GCOMP_OK) continue;
-            gcomp__blame(gc, result, w, slot);
-            return;
-        }
-        if (slot && *at != b->bytes[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
-    }
-    gcomp__need_back(gc, gc->mem.send + b->at_send, b->recv + gc->me * b->stride,
-                     b->bytes[gc->me]);
 }
 
 /* ---------------- stages of shards, see >>shards */
@@ -25904,7 +25831,29 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     const gcomp__bucket *b = gc->bucket;
     /* the stage first: at this point late errors are those that it has told */
     if (gc->issued >> GCOMP__SHARE & 1) GCOMP__TRY(gcomp__finish_stage(gc));
-    if (gc->issued >> GCOMP__GATHER & 1) gcomp__check_gather(gc);
+    if (gc->issued >> GCOMP__GATHER & 1) {
+        /* All payloads of all workers. A bad one becomes the late error. Together those of a worker
+           must have exactly the bytes that the worker's frame announced.
+             recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
+                                ^ mem.cursors[0], when tensor 0 is checked */
+        for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
+            gcomp__slot *slot = NULL;
+            gcomp__view view;
+            gc->mem.cursors[w] = 0;
+            for (size_t i = b->first; i < b->end && gc->late_error == GCOMP_OK; i++) {
+                slot = gc->tensors + i;
+                if (!slot->now.grad || !slot->use.bound) continue;
+                const gcomp_result result =
+                    gcomp__next_payload(gc, &slot->use.codec, slot->n, b->recv + w * b->stride,
+                                        b->bytes[w], gc->mem.cursors + w, &view);
+                if (result != GCOMP_OK) gcomp__blame(gc, result, w, slot);
+            }
+            if (slot && gc->mem.cursors[w] != b->bytes[w])
+                gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
+        }
+        gcomp__need_back(gc, gc->mem.send + b->at_send, b->recv + gc->me * b->stride,
+                         b->bytes[gc->me]);
+    }
     /* sums of floats or halves may have become infinite: that is a late error */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS && gc->late_error == GCOMP_OK; kind++) {
         void *sums = NULL;
@@ -26106,7 +26055,7 @@ static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
    depend on each of them. */
 static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
 {
-    const gcomp__bucket *b = gc->bucket;
+    gcomp__bucket *b = gc->bucket;
     const int halves = (gc->issued & ~gc->done) >> GCOMP__SUM_F16 != 0; /* 1: a sum is under way */
     /* sums first: all of one kind in one request */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS; kind++) {
@@ -26129,7 +26078,26 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         return 1;
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
-        gcomp__pack_gather(gc);
+        /* payloads move together, with zeros behind them up to the longest of all workers, since
+           comm.allgather takes as many bytes from each:
+             before   | payload, room  | payload, room       | payload | ...      room: to `bound`
+             after    | payload | payload | payload | zeros up to the stride | */
+        uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
+        for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+            if (!slot->now.grad || !slot->use.bound) continue;
+            slot->now.sent = (size_t)(to - gc->mem.send);
+            memmove(to, gc->mem.send + slot->at.send, slot->now.length);
+            to += slot->now.length;
+        }
+        /* payloads come in behind those of the buckets before, or, where means are made bucket by
+           bucket, always at the same place */
+        b->recv = gc->mem.recv + (gc->mem.means ? 0 : b->at_send) * gc->world;
+        b->stride = 0;
+        for (size_t w = 0; w < gc->world; w++) {
+            b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
+            b->stride = gcomp__max(b->stride, b->bytes[w]);
+        }
+        memset(to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - to));
         gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->mem.send + b->at_send,
                           b->recv, b->stride, b->bytes);
         return 1;
@@ -26301,38 +26269,6 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
    workers side by side, adds them element by element in the order of ranks, and writes residual and
    mean while both are in the innermost cache. */
 
-/* residual <- p - decode(own payload), y <- the mean; made: the mean is in y already.
-   GCOMP__TOP_MEAN: what was sent stays in the residual where the mean does not keep it.
-     gathered        sink: own payload out of p, mean of the payloads into y
-     made            the mean is in y; sink: own payload out of p
-     by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
-     scattered       sink: own payload out of p; then the sums of the own range into y
-     global          as the others, but the whole p stays at first; y keeps its k largest; then what
-                     was sent and is in y leaves the residual */
-static void gcomp__commit_mean(gcomp *gc, gcomp__slot *slot, gcomp__work *work, int made)
-{
-    const int global = slot->use.flags & GCOMP__TOP_MEAN && work->world > 1;
-    const int by_ranges = slot->at.own_bytes != 0, scattered = slot->at.scattered;
-    /* the own payload, as it was encoded */
-    const uint8_t *payload =
-        by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->now.sent;
-    gcomp__sink sink = gcomp__sink_of(work);
-    gcomp__view own;
-    (void)gcomp__open_payload(gc->set, &own, NULL, payload, slot->now.length, slot->n);
-    if (made || scattered) sink.y = NULL;
-    /* by ranges: the sums are added below */
-    else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
-    sink.own_at = gc->me;
-    if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
-    work->call.work = work;
-    (slot->use.method->payload->decode)(&work->call, &sink);
-    if (scattered) gcomp__take_shard(gc, slot, work);
-    else if (by_ranges) gcomp__apply_sums(gc, slot, work->y);
-    if (global) gcomp__keep_largest(gc, slot, work->y);
-    if (global && work->residual.floats)
-        gcomp__sparse_take(&own, work->residual.floats, work->y);
-}
-
 /* desc.measure: |p - sent|^2 of the step on this worker, by the residual that it left. An owner of
    two shots has `world` times what its mean lost in the residual of its range. */
 static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
@@ -26368,7 +26304,14 @@ GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, siz
 
 /* Commits a tensor; check: its mean goes into the digest of means. Not inlined: its frame is large.
    The residual and the mean are written by the same pass, so the order inside matters: epoch sums
-   read the gradient before, digests and norms read the mean behind. */
+   read the gradient before, digests and norms read the mean behind.
+   Of payloads residual <- p - decode(own payload), y <- the mean:
+     gathered        sink: own payload out of p, mean of the payloads into y
+     made            the mean is in y; sink: own payload out of p
+     by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
+     scattered       sink: own payload out of p; then the sums of the own range into y
+     global          as the others, but the whole p stays at first; y keeps its k largest; then what
+                     was sent and is in y leaves the residual */
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
@@ -26381,9 +26324,27 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (made) work.y = made, work.y_type = GCOMP_F32;
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
-    else if (slot->use.bound || slot->at.own_bytes)
-        gcomp__commit_mean(gc, slot, &work, made != NULL);
-    else (slot->at.method->sums->commit)(&work);
+    else if (slot->use.bound || slot->at.own_bytes) {
+        const int global = slot->use.flags & GCOMP__TOP_MEAN && work.world > 1;
+        const int by_ranges = slot->at.own_bytes != 0;
+        gcomp__sink sink = gcomp__sink_of(&work);
+        gcomp__view own; /* the own payload, as it was encoded */
+        (void)gcomp__open_payload(gc->set, &own, NULL,
+                                  by_ranges ? gc->mem.own + slot->at.own
+                                            : gc->mem.send + slot->now.sent,
+                                  slot->now.length, slot->n);
+        if (made || scattered) sink.y = NULL;
+        else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
+        sink.own_at = gc->me;
+        if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
+        work.call.work = &work;
+        (slot->use.method->payload->decode)(&work.call, &sink);
+        if (scattered) gcomp__take_shard(gc, slot, &work);
+        else if (by_ranges) gcomp__apply_sums(gc, slot, work.y);
+        if (global) gcomp__keep_largest(gc, slot, work.y);
+        if (global && work.residual.floats)
+            gcomp__sparse_take(&own, work.residual.floats, work.y);
+    } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
         gc->p_squares += slot->now.p_squares;
