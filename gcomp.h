@@ -34,7 +34,8 @@
 */
 
 /* ------------------------------------------------------------------------------------------------
-   >>contents - the chapters; to go to one, search for its tag and " -": >>shards -
+   >>contents - the chapters; to go to one, search for its tag and " -", as in ">>shards -"; for one
+   within >>codecs for its tag and ":", as in ">>method topk:"
 
    >>manual      what it does and does not; words; step by step; contracts; what goes wrong
    >>means       how a mean over many workers is made: sums, shards, two shots, machines, overlap
@@ -66,8 +67,8 @@
    >>codecs      a chapter for each method (">>method name:") and for what they share
    >>dispatch    the rows of all methods of this build, and which instruction set runs
    >>text        codecs as text: parsed and printed
-   >>wire        payloads: header and checksum written, opened, checked
-   >>payloads    the public functions of the codec layer
+   >>wire        gcomp_encode; payloads: header and checksum written, opened, checked
+   >>payloads    the public functions that read payloads
    >>schedules   who chooses among the codecs of a list
    >>object      what an object holds, and for how long; sentences of errors, digests
    >>options     the desc and the codecs of a tensor, checked, with defaults filled in
@@ -111,8 +112,9 @@
      - A step that fails leaves no trace: gradients and residuals are as they were.
 
    DOES NOT
-     - It sends nothing itself, starts no threads, prints nothing, keeps no globals, and allocates
-       only through the allocator that you give.
+     - It sends nothing itself, starts no threads, prints nothing, keeps no globals (but for a
+       word that says what the processor can do), and allocates only through the allocator that
+       you give.
      - It does not detect deliberate changes of payloads. The checksum finds accidents; use an
        authenticated transport against attackers.
      - It does not suit data that is not a gradient: see WHAT GOES WRONG.
@@ -2274,45 +2276,59 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
 
 /* ================================================================================================
    The implementation. It stands outside the include guard and is compiled where
-   GCOMP_IMPLEMENTATION is defined. It is read from the top: a chapter uses only earlier ones.
+   GCOMP_IMPLEMENTATION is defined. It is read from the top: a chapter uses only earlier ones, but
+   for the table of methods in >>dispatch. The file includes itself, once for each instruction set,
+   see >>vectors.
 
-   Three ways through it, with the functions at which each chapter is entered:
+   Three ways through it, with the functions at which each chapter is entered. A kernel's name has
+   no prefix here: search for "nearest4_quantise,".
 
    ONE PAYLOAD    gcomp_encode, gcomp_decode of int:bits=4
      >>wire       gcomp_encode        arguments are checked; gcomp_input becomes a gcomp__source
                   gcomp__encode_as    calls the row's encoder, and writes the header
-       >>block encoder   gcomp__block_encode    form and sizes; a task for each chunk
-         >>encoding      gcomp__encode          tiles: p is read, measured and coded
+       >>method int      gcomp__int_form        what the parameters mean: codes, levels, kernel
+       >>block encoder   gcomp__block_encode    gcomp__run_chunks: a task for each chunk
+         >>encoding      gcomp__encode          a chunk; gcomp__encode_scale_first: its tiles
                          gcomp__fit_tile        scales and constants of a tile's blocks
-           >>method int  gcomp__nearest4_quantise     16 floats become codes
-     >>payloads   gcomp_decode
-       >>wire            gcomp__check_payload   header, lengths, then (>>block decoder) all codes
+           >>method int  nearest4_quantise      the floats of a tile become codes
+     >>payloads   gcomp_decode        gcomp__decode_one: a sink that stores
+       >>wire            gcomp__check_payload   header, lengths, then (>>block decoder) scales and
+                                                what codes can be wrong
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
-         >>decoding      gcomp__end_chunk       codes become floats: the mean, the residual
+         >>decoding      gcomp__end_chunk       codes become floats; a commit: mean and residual
 
-   ONE STEP       gcomp_exchange of topk+int over some workers
+   ONE STEP       gcomp_exchange of topk+int over some workers. Its payloads are gathered: values
+                  that are not floats cannot be added by ranges, see gcomp__choose_mean
      >>exchange   gcomp_exchange      gradients come in
-                  gcomp__exchange_as  each tensor is made ready; then requests go to the callbacks
-       >>step     gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
+                  gcomp__exchange_as  each tensor is made ready; then gcomp_step_finish:
+                                      gcomp__drive, the loop over requests, and the commit
+       >>step     gcomp__begin        what the caller says of the step
+                  gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
          >>wire          gcomp__encode_as
            >>payload     gcomp__sparse_encode   >>selection finds k elements,
                                                 >>indices writes indices, >>block encoder values
-       >>requests gcomp_step_next     the next request of the step, gcomp_step_done: it is done
-                  gcomp__advance      frames first, then gcomp__next_in_round: what a round asks for
+       >>requests gcomp_step_next     gcomp__advance: the next request of the step
+         >>frames        gcomp__put_frame       frames come first
+         >>requests      gcomp__next_in_round   then what a round asks for
+       >>requests gcomp_step_done     a request is done; at the end of a round
          >>frames        gcomp__judge_frames    do all workers agree?
-         >>rounds        gcomp__finish_round    what came in is checked, the next round is made
+         >>rounds        gcomp__finish_round    what came in is checked (>>residuals,
+                                                gcomp__next_payload), the next round is made
        >>requests gcomp_step_commit   nothing fails any more
                   gcomp__commit_slot  the mean into the gradient, the rest into the residual
            >>scattering  gcomp__sparse_decode   payloads are added by cursors on their indices
 
-   RANGES         the same where each worker makes the mean of a range (two shots, shards, SCATTER)
-       >>step     gcomp_step_ready
-         >>shards        gcomp__encode_ranges   a payload for each range of another worker
+   RANGES         the same where each worker makes the mean of a range for all
+       >>step     gcomp__encode_slot
+         >>shards        gcomp__encode_ranges   two shots: a payload for each other worker's range
+                         gcomp__cut             sparse: one payload, cut at the borders of ranges
        >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
          >>shards        gcomp__add_shards      the owner checks and adds what came for its range
-         >>shards        gcomp__pack_sums       and sends the mean back, but for SCATTER
+                         gcomp__pack_sums       and sends the mean back, but for SCATTER
        >>requests gcomp__commit_slot
-         >>shards        gcomp__commit_ranges   means of all ranges, residuals of what was sent
+         >>shards        gcomp__commit_ranges   two shots: means of all ranges, residuals
+                         gcomp__apply_sums      sparse: the means of all ranges
+                         gcomp__take_shard      SCATTER: the mean of the own range
    ============================================================================================== */
 
 #if defined(GCOMP_IMPLEMENTATION) && !defined(GCOMP_IMPLEMENTED) && !defined(GCOMP__REFUSED)
@@ -3822,7 +3838,7 @@ enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 typedef struct gcomp__call {
     const gcomp__set *set;
     const void *kernels;      /* of the method at work, in that set */
-    uint8_t *scratch;         /* from the user; NULL if scratch_bytes is 0 */
+    uint8_t *scratch;         /* the user's or the object's; not used if scratch_bytes is 0 */
     size_t scratch_bytes;
     gcomp_parallel parallel;  /* the user's threads; run NULL: none */
     const float *shared;      /* NULL, or the tensor's scale, which all workers have agreed on */
@@ -3915,7 +3931,7 @@ typedef struct gcomp__momentum {
      STORE   y <- d0
      ADD     y <- (fresh ? 0 : y) + sum of weight * d, saturating
      COMMIT  residual <- scale * grad + residual - own, saturating;
-             then y, if not NULL, <- sum of weight * d, saturating.  y may be grad.
+             then y, if not NULL, <- as ADD. y may be grad. In two shots fresh is 0
    FRESH is what ADD and COMMIT turn into for the first payload that reaches y. */
 enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
@@ -3933,7 +3949,7 @@ typedef struct gcomp__sink {
        outside of steps, or packed codes of which y is a mean in halves */
     const void *const *payloads;
     float weight;                /* ADD, COMMIT: 1 / number of workers for a mean */
-    int fresh;                   /* ADD: 1 if y begins with 0, 0 if with what y holds */
+    int fresh;                   /* 1: y begins with 0; 0: with what it holds */
     /* COMMIT alone: */
     const gcomp__view *own; /* the own payload, to be subtracted from p; NULL: none was sent */
     size_t own_at;          /* own is views[own_at]; equal to count: own is not among the views */
@@ -5445,7 +5461,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 
 #endif /* GCOMP_IMPLEMENTATION */
 
-#if defined(GCOMP__PASS) /* down to >>text: once for types, and once for each instruction set */
+#if defined(GCOMP__PASS) /* down to >>dispatch: once for types, and once for each instruction set */
 
 #if GCOMP__IN_EACH
 /* ---------------- AVX2: two registers of 8 */
@@ -7470,7 +7486,7 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
               an element is scale * q. Scale and codes are those of int:bits=8,block=128
 
    Only objects keep small residuals, which are those that are not FLOATS. Block methods read them
-   in load_p, 16 elements at a time, and write them in the sink, a tile at a time; for other methods
+   in gcomp__stage and write them in the sink, a tile at a time; for other methods
    they become floats while the tensor is at work (>>residuals). A small residual ends with zeros up
    to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
    ---------------------------------------------------------------------------------------------- */
@@ -8414,7 +8430,7 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
             t->high[k] = gv_most(gv_of_bits(turned)) ^ 0x80000000u;
         }
     }
-    /* Behind a shorter tile there is no whole one, which this measure would be for. */
+    /* The measures are those of the next tile. None comes behind a tile that is not whole. */
     for (size_t k = 0; block == 32 && count == GCOMP__TILE && k * (two ? 16 : 32) < count; k += 8)
         gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
@@ -10388,6 +10404,7 @@ static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, uns
     else
         for (size_t i = 0; i < k; i++) gcomp__put32(to + 4 * i, index[i]);
 }
+
 /* ---------------- reading. Each gcomp__next_<coder> reads `count` indices, at most x->left, or
    sets x->bad. */
 
@@ -10613,7 +10630,7 @@ static void gcomp__indices_open(gcomp__indices *x, const uint8_t *bytes, size_t 
     x->n = n;
     x->coder = coder;
     /* 56 / (r + 3.5): a refill gives 56 bits, and a code seldom has more than r + 3.5 bits */
-    x->at_once = 112 / (2 * coder + 7); /* 56 bits; a code mostly has r + 3.5 bits or less */
+    x->at_once = 112 / (2 * coder + 7);
 }
 
 /* After the last index nothing may follow; of a bitmap only zeros up to its length, of Rice
@@ -10649,10 +10666,16 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      fit          the scale of a block from what was measured of the block (none: no scale)
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
-   and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to (a
-   scale before the codes, random numbers, entropy codes, ...): a build of this method alone leaves
-   out what no family asks for. tests/builds/check_without.sh makes that build, and compares its
-   bits.
+   and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to: a
+   build of this method alone leaves out what no family asks for. tests/builds/check_without.sh
+   makes that build, and compares its bits. These fields of a form have a family:
+     scale_first = 1   HAS_SCALE_FIRST       check = OWN_CHECK, whole_groups   HAS_OWN_CHECKS
+     stochastic = 1    HAS_DRAWS             scale_bytes = 1, front            HAS_BYTE_SCALES, ...
+   The chapter of fp8 is a model of a block method: a scale first, codes of 32 floats that were
+   multiplied by 1 / scale; natural is one without a scale, topk that of a sparse method.
+   What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
+   examples/CODECS.md, tests/tools/codecs.h. tests/tools/test_lists.c names what is missing there,
+   and tests/README.md which tests a method gets.
    Numbers in payloads are never used twice: the next free one is 40.
 
    The chapters, in this order; ">>method NAME" finds a method:
@@ -10915,7 +10938,7 @@ static size_t gcomp__join_chunks(const gcomp__encode_job *job)
    have the same bits with any number of threads. The tasks run side by side where the scratch has a
    place for the measures of each chunk. Else they run in turn, each into `one`, which is then added
    up. */
-static void gcomp__measure_all(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
+static void gcomp__run_chunks(gcomp__encode_job *job, void (*task)(void *arg, size_t chunk),
                                gcomp__measured *all)
 {
     size_t chunks = gcomp__chunks(job->n);
@@ -10989,7 +11012,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
         job.given = 1;
     } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && n &&
                (!job.form.block || job.form.front)) {
-        gcomp__measure_all(&job, gcomp__measure_chunk, &all);
+        gcomp__run_chunks(&job, gcomp__measure_chunk, &all);
         if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
         (job.form.fit)(&job.form, &all, &job.unit);
         job.given = !job.form.block;
@@ -10998,7 +11021,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
     const int coded = GCOMP__HAS_CODES && job.form.code;
-    gcomp__measure_all(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
+    gcomp__run_chunks(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
                        &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (coded && n) *bytes = job.form.scales + gcomp__join_chunks(&job);
@@ -11064,7 +11087,7 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
     look.in = work->in;
     look.n = work->n;
     look.form.measure = measure;
-    gcomp__measure_all(&look, gcomp__measure_chunk, all);
+    gcomp__run_chunks(&look, gcomp__measure_chunk, all);
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -11220,7 +11243,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes); /* of the codes */
     uint32_t most = 0; /* the largest word of the scales */
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
-    if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* 448 * 6 is below 2^16 too */
+    if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
     if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
         GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &look));
@@ -11242,7 +11265,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     }
     if (form->check == GCOMP__PAIRS || form->check == GCOMP__UP_TO) {
         if ((gcomp__common(view->set)->any_invalid)(form, view->codes, bytes)) return GCOMP_CORRUPT;
-    } else if (GCOMP__HAS_OWN_CHECKS && form->check == GCOMP__OWN_CHECK) {
+    } else if (form->check == GCOMP__OWN_CHECK) {
         if ((form->bad_codes)(view->codes, bytes)) return GCOMP_CORRUPT;
     }
     if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
@@ -11475,7 +11498,7 @@ static size_t gcomp__whole_sum_count(const gcomp_codec *codec, size_t rows, size
     return round == 0 ? gcomp__times(rows, cols) : 0;
 }
 
-/* Task: a chunk of it. */
+/* Task: a chunk of a contribution to a sum. */
 static void gcomp__part_chunk(void *arg, size_t chunk)
 {
     const gcomp__work *work = (const gcomp__work *)arg;
@@ -12431,8 +12454,8 @@ static const gcomp__method gcomp__row_vote = {
 
    For one element of 65536 the 16 bits decide nothing; then 16 more bits decide. */
 #if GCOMP__EACH(INT) || GCOMP__EACH_WIDE(QSGD) || GCOMP__EACH_WIDE(TERNGRAD)
-/* 32 levels x >> shift as codes, limited to low .. high first: by saturation alone where these are
-   -128 .. 127. Codes of 16 bits are not limited. */
+/* 32 levels, q >> shift and r >> shift, as codes, limited to low .. high first: by saturation alone
+   where these are -128 .. 127. Codes of 16 bits are not limited. */
 #define gcomp__put_levels GCOMP__F(put_levels)
 GCOMP__INLINE void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int shift, int low,
                                      int high)
@@ -12460,7 +12483,7 @@ GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gco
     gcomp__put_levels(code, q, r, bits, 16, -128, 127);
 }
 
-/* d * q for 16 codes. Codes of 2 and 4 bits have so few products that these are looked up. */
+/* d * q for 16 codes. Where the set can, products of codes of 2 and 4 bits are looked up. */
 #define gcomp__levels_deq GCOMP__F(levels_deq)
 GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
@@ -12469,9 +12492,6 @@ GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *
     return gv_mul(gv_number(bits == 8 ? gw_get8(code) : gw_get16(code)), gv_splat(u->a));
 }
 
-/* quantise_tile: the function, bits, bytes of 16 codes, elements of a block; 0 for a range around
-   0 (1: affine); the factor that goes with 1 / d. decode_groups: bits, bytes of 16 codes, the
-   scale. */
 /* A tile in codes of 2, 4, 8 or 16 bits. */
 #define gcomp__stochastic_tile GCOMP__F(stochastic_tile)
 GCOMP__EACH_WIDTH void gcomp__stochastic_tile(gcomp__tile *t, int bits)
@@ -12560,7 +12580,8 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
 
-/* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. */
+/* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. TILES has the
+   function, bits, bytes of 16 codes, elements of a block, 1 if affine, and a factor of 1 / d. */
 GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 0, 1))
 GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 0, 1))
 GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 0, 1))
@@ -14874,9 +14895,7 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
 GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     const size_t head = view->method->rules.selector->grouped ? 10 : 9;
-    size_t groups = view->n, each = 0;
-    /* groups: that the tensor has, each: elements of a group; n and 0 where indices are
-       elements' */
+    size_t groups = view->n, each = 0; /* groups of `each` elements; 0: indices are of elements */
     double param[GCOMP_PARAMS];
     gcomp__view values = *view;
     if (view->bytes < head) return GCOMP_TRUNCATED;
@@ -14932,8 +14951,7 @@ static gcomp_result gcomp__sparse_check(const gcomp__view *view)
         got = gcomp__next_elements(&indices, view->list ? view->list + elements : batch,
                                    GCOMP__SPARSE_BATCH);
         elements += got;
-    /* a batch that is not full is the last one */
-    } while (got == GCOMP__SPARSE_BATCH);
+    } while (got == GCOMP__SPARSE_BATCH); /* one that is not full is the last */
     GCOMP__TRY(gcomp__indices_end(&indices));
     if (elements != view->k) return GCOMP_CORRUPT;
     values.n = view->k;
@@ -20431,7 +20449,7 @@ static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
     gcomp__put32(payload + 28, gcomp__checksum(set, payload, length));
 }
 
-/* Checks what a caller can get wrong, in the order of the arguments, then encodes. Sparse methods
+/* Checks what a caller can get wrong, then encodes. Sparse methods
    and eden need their scratch; other methods run without. */
 GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in,
                                     const gcomp_exec *exec, void *payload, size_t capacity,
@@ -20592,7 +20610,7 @@ static gcomp_result gcomp__check_all(const gcomp__call *call, const void *const 
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>payloads - the public functions of the codec layer
+   >>payloads - the public functions that read payloads
 
    They check arguments, set the floating-point mode, check payloads, and run a sink: see >>rows for
    what a sink does with decoded payloads. Those that decode follow one order:
@@ -20688,7 +20706,7 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
         if (!floats) result = GCOMP_SCRATCH_TOO_SMALL;
     }
     if (result == GCOMP_OK) {
-        sink.fresh = 0; /* y counts */
+        sink.fresh = 0; /* what y holds is added to */
         sink.weight = weight;
         sink.views = &view;
         sink.count = 1;
@@ -21166,9 +21184,12 @@ typedef struct gcomp__found {
 
 /* What a tensor's slot consists of, by lifetime, and who writes it:
      use    the entry in use: gcomp__use_entry, and gcomp__choose_mean for these workers
-     at     its places: >>plan alone
-     kept   from step to step: commits, >>state, >>load and >>workers
-     now    in one step: >>step; what travels >>rounds; `next` whoever chooses among codecs */
+     at     its places: >>plan; gcomp__use_entry forgets them
+     kept   from step to step: commits, >>state, >>load and >>workers. What it is to keep, and
+            memory for it, come from >>options and >>tensors
+     now    in one step: >>step and >>exchange; places of what travels >>frames, >>shards, >>rounds
+            and >>requests. `next` is written by whoever chooses among codecs, `by_address` by
+            >>frames, and both stay until the next step */
 
 /* Its places in the buffers of a step, for the codec in use. */
 typedef struct gcomp__places {
@@ -21208,8 +21229,8 @@ typedef struct gcomp__this_step {
     size_t length;         /* bytes of its payload */
     size_t sent;           /* where the payload went in mem.send: payloads move together */
     size_t list;           /* its keys in the lists of a worker */
-    size_t sum[3];         /* elements of other tensors before its own in mem.sums */
-    size_t sums[3];        /* elements that it sums now; use.sum_count is the most of any step */
+    size_t sum_at[3];      /* elements of other tensors before its own in mem.sums */
+    size_t sum_count[3];   /* elements that it sums now; use.sum_count is the most of any step */
     size_t next;           /* its entry in the next step */
     double squares;        /* accordion: |D|^2 */
     double p_squares;      /* desc.measure: |p|^2 */
@@ -21353,6 +21374,7 @@ struct gcomp {
     uint8_t *frames;     /* one to send, then one of each worker, then `sizes` */
     size_t frames_bytes; /* bytes of all that */
     size_t *sizes;       /* [w]: bytes of the frame of worker w, or of its decisions */
+    char *local_why;     /* the sentence of local_error: other calls may overwrite `error` */
     gcomp__plan largest; /* sizes to reserve: each tensor with the codec that needs most */
     gcomp__room scratch, arena; /* empty: not reserved yet */
     gcomp__room unpacked;       /* a small residual as floats; reserved with the scratch */
@@ -21383,7 +21405,6 @@ struct gcomp {
     uint64_t step_bytes; /* stats.bytes_out before the step */
     double p_squares, e_squares, y_squares; /* desc.measure: |p|^2, |what was lost|^2, |mean|^2 */
     gcomp_result local_error; /* this worker's own; its next frame tells it */
-    char local_why[GCOMP__SENTENCE]; /* its sentence: other calls may overwrite `error` */
     gcomp_result late_error;  /* seen behind the frame: the next bucket's frame tells it */
     /* bucket */
     size_t current;      /* the bucket that is communicated, or committed: its number */
@@ -21466,7 +21487,7 @@ static gcomp_result gcomp__no_memory(gcomp *gc, const char *sentence)
 /* Puts a failure off until the next frame of this worker tells it; GCOMP_OK: there is none. */
 static void gcomp__put_off(gcomp *gc, gcomp_result result, const char *sentence)
 {
-    gcomp__text t = gcomp__text_in(gc->local_why, sizeof gc->local_why);
+    gcomp__text t = gcomp__text_in(gc->local_why, GCOMP__SENTENCE);
     gcomp__say(&t, sentence);
     gc->local_error = result;
 }
@@ -22021,8 +22042,8 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
    when they do. gc->largest goes by the codecs that need most: memory is reserved once, for it.
    Places in mem.send, with four tensors in two buckets, `bound` bytes for each payload:
      | bucket 0: tensors 2, 3          | bucket 1: tensors 0, 1       |
-       ^ at_send of tensor 2   ^ of 3    ^ of 0           ^ of 1
-   mem.local grows in the same order; mem.sums in the order of tensors, see gcomp__place_sums. What
+       ^ at.send of tensor 2   ^ of 3    ^ of 0           ^ of 1
+   mem.local grows in the same order; mem.sums in the order of tensors, see gcomp__begin. What
    a bucket needs only while it is communicated (shards, lists) begins at 0 in each bucket: the
    next bucket uses the same bytes again.
    ---------------------------------------------------------------------------------------------- */
@@ -22322,8 +22343,8 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
     const size_t one = gcomp__min(slot->at.k, range); /* elements of a shard */
     /* elements of a sum, at most */
-    const size_t all = gcomp__scatters(desc) ? 0
-        : gcomp__min(gcomp__times(slot->at.k, world), range);
+    const size_t all =
+        gcomp__scatters(desc) ? 0 : gcomp__min(gcomp__times(slot->at.k, world), range);
     slot->at.own = plan->own;
     slot->at.cut = plan->cut;
     slot->at.acc = plan->acc;
@@ -22354,8 +22375,8 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
 static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot)
 {
     const gcomp__method *m = slot->use.method;
-    const size_t scratch = m->payload->scratch ? (m->payload->scratch)(&slot->use.codec, slot->n)
-        : 0;
+    const size_t scratch =
+        m->payload->scratch ? (m->payload->scratch)(&slot->use.codec, slot->n) : 0;
     gcomp__choose_mean(slot, desc);
     slot->at.send = plan->send;
     slot->at.mean = plan->gathered;
@@ -22683,12 +22704,13 @@ static void gcomp__drop_room(gcomp *gc)
     memset(&gc->mem, 0, sizeof gc->mem);
 }
 
-/* Bytes of the frames, and of their lengths:
-     | frame to send | frame of worker 0 | ... | frame of worker w - 1 | w sizes |
+/* Bytes of the frames, of their lengths, and of a sentence:
+     | frame to send | frame of worker 0 | ... | frame of worker w - 1 | w sizes | local_why |
    They are reserved by gcomp_open: a step without other memory must still be able to say so. */
 static size_t gcomp__frames_bytes(size_t world)
 {
-    return gcomp__plus(gcomp__times(world + 1, GCOMP__FRAME), gcomp__times(world, sizeof(size_t)));
+    const size_t each = GCOMP__FRAME + sizeof(size_t);
+    return gcomp__plus(gcomp__times(world, each), GCOMP__FRAME + GCOMP__SENTENCE);
 }
 
 /* Reserves frames, zeroed; returns 0 without memory. */
@@ -22700,6 +22722,7 @@ static int gcomp__make_frames(gcomp *gc)
     if (!gc->frames) return 0;
     memset(gc->frames, 0, gc->frames_bytes);
     gc->sizes = (size_t *)(void *)(gc->frames + (world + 1) * GCOMP__FRAME);
+    gc->local_why = (char *)(void *)(gc->sizes + world);
     return 1;
 }
 
@@ -23456,8 +23479,8 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
-     gcomp_residual_set          the residual becomes what the caller gives, the state stays; from
-                     NULL: both become 0
+     gcomp_residual_set   the residual becomes what the caller gives, the state stays; from NULL:
+                     both become 0
      gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
      gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
    What a tensor keeps:
@@ -24237,7 +24260,7 @@ static void gcomp__add_shards(gcomp *gc)
    those its own taken keys stand for: all together send fewer than k + (world + 1) m. Of these
    every worker applies the k largest.
      a list:   | CRC-32C of the rest | tensor 0: k / m keys, falling, then zeros | tensor 1: ... |
-               0                     4                                           at_list of tensor 1
+               0                     4                                          now.list of tensor 1
    The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
    back. */
 
@@ -24748,9 +24771,9 @@ static void gcomp__keep_pace(gcomp *gc)
 enum {
     GCOMP__AT_RANK = 4,
     GCOMP__AT_WORLD = 8,
-    GCOMP__AT_STATUS = 12,   /* 8 bit: - result of this worker */
+    GCOMP__AT_STATUS = 12,   /* 8 bit: the result of this worker, without its sign */
     GCOMP__AT_DECISION = 13, /* 8 bit: of rank 0, in the first bucket; else 0. See >>decisions */
-    GCOMP__AT_LAST = 14,     /* 8 bit: - result of the last step */
+    GCOMP__AT_LAST = 14,     /* 8 bit: that of the last step */
     GCOMP__AT_UNTRIED = 15,  /* 8 bit: 1: this worker has not yet seen that the transport adds */
     GCOMP__AT_STEP = 16,     /* 64 bit */
     GCOMP__AT_BYTES = 24,    /* 64 bit: of the payloads that this worker gathers */
@@ -24784,8 +24807,8 @@ static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
 /* The address behind the last byte of a gradient; 0 if there is none. */
 static uintptr_t gcomp__address_behind(const gcomp__slot *slot)
 {
-    return slot->now.grad ? (uintptr_t)slot->now.grad + slot->n * gcomp__dtype_bytes(slot->dtype)
-        : 0;
+    if (!slot->now.grad) return 0;
+    return (uintptr_t)slot->now.grad + slot->n * gcomp__dtype_bytes(slot->dtype);
 }
 
 /* Sinks entry i into the heap below it; the largest address is on top. */
@@ -24869,8 +24892,8 @@ static gcomp__common_field gcomp__word_field(const char *name, const char *word,
 enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 
 /* Option i of the object; the first is the version of the library, since no two versions work
-   together. Callbacks count only by whether they are there: with allgatherv on one
-   worker and allgather on another, both would wait for ever. */
+   together. Callbacks count only by whether they are there: with allgatherv on one worker and
+   allgather on another, both would wait for ever. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
     static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
@@ -25054,8 +25077,8 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
                             gcomp__result_name((gcomp_result) - (int)first[GCOMP__AT_LAST]));
 }
 
-/* Is this the frame of worker w, and for this world, as the worker sent it? This
-   worker's own frame came back too. */
+/* Is this the frame of worker w, and for this world, as the worker sent it? This worker's own frame
+   came back too. */
 static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
 {
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
@@ -25097,10 +25120,14 @@ static void gcomp__begin_difference(gcomp *gc, unsigned field, size_t rank)
 
 /* Judges all frames together. The own error and its sentence win over those of others.
    The first of these that applies:
-     1. this worker has an error other than NaN or Inf: this error
-     2. another worker has such an error: GCOMP_PEER_FAILED, and which worker
-     3. a worker has NaN or Inf: GCOMP_NOT_FINITE, all skip the step
-     4. the means of the last step differ, if compared: GCOMP_DIVERGED
+     1. a frame is damaged, or of another world
+     2. workers are at different steps: GCOMP_OUT_OF_STEP
+     3. workers differ in something else: GCOMP_OK, and gc->difference.field says in what
+     4. this worker has an error other than NaN or Inf: this error
+     5. another worker has such an error: GCOMP_PEER_FAILED, and which worker
+     6. a frame announces what cannot be: GCOMP_MISMATCH
+     7. a worker has NaN or Inf: GCOMP_NOT_FINITE, all skip the step
+     8. the means of the last step differ, if compared: GCOMP_DIVERGED
    It goes by the frames as they were sent: with NaN or Inf a worker is well, and its frame is
    compared like those of others; a worker that has just joined has no digest of means. */
 static gcomp_result gcomp__judge_frames(gcomp *gc)
@@ -25445,11 +25472,11 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
         for (int round = 0; round < 3; round++) {
             size_t *count = &sums[round][slot->use.rounds[round]];
             if (slot->use.rounds[round] < GCOMP__SUM) continue;
-            slot->now.sum[round] = *count;
-            slot->now.sums[round] =
+            slot->now.sum_at[round] = *count;
+            slot->now.sum_count[round] =
                 slot->stack * (slot->at.method->sums->sum_count)(&slot->use.codec, slot->rows,
                                                                  slot->cols, round, slot->now.odd);
-            *count += slot->now.sums[round];
+            *count += slot->now.sum_count[round];
         }
     }
     gcomp__enter_bucket(gc, 0);
@@ -25475,7 +25502,7 @@ static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int r
     unsigned kind = slot->use.rounds[round]; /* sums of each kind have a buffer of their own */
     if (kind < GCOMP__SUM) return NULL;
     return (float *)(void *)(gc->mem.sums[round][kind] +
-                             slot->now.sum[round] * gcomp__kind_bytes(kind));
+                             slot->now.sum_at[round] * gcomp__kind_bytes(kind));
 }
 
 /* A tensor in this step, for the functions of its row: all that a method needs to know, and where
@@ -25489,8 +25516,8 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     const gcomp__method *const m = slot->at.method;
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
-    work.in = gcomp__source_in(gc, slot, slot->now.grad, slot->use.flags & GCOMP__ONE_KEY ? 0
-                               : gc->step);
+    work.in = gcomp__source_in(gc, slot, slot->now.grad,
+                               slot->use.flags & GCOMP__ONE_KEY ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -25622,8 +25649,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
    sees becomes gc->late_error. The rounds go on, so that nobody waits for this worker; the next
    bucket's frame tells all.
    What some methods ask for, round by round:
-     sign, int, topk     payloads are gathered
-     topk in shards      the stages of >>shards instead
+     sign, int, topk     payloads are gathered; by ranges: the stages of >>shards
      terngrad:share=1    the largest scale is found; then payloads are gathered
      intsum              the largest scale is found; then integers are summed
      powersgd            floats of P are summed, then floats of Q
@@ -25634,8 +25660,8 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
    skipped tensor takes no bytes. All workers skip the same tensors, since the frames agree. What a
    tensor brings to round 0 is made, and moves; what it brings to a later round is made in its new
    place.
-     before   | tensor 2 | tensor 3, skipped | tensor 4 |     at_sum: 0, 10, 30
-     after    | tensor 2 | tensor 4 |                                 0,      10 */
+     before   | tensor 2 | tensor 3, skipped | tensor 4 |     now.sum_at: 0, 10, 30
+     after    | tensor 2 | tensor 4 |                                     0,      10 */
 static void gcomp__close_gaps(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
@@ -25646,11 +25672,11 @@ static void gcomp__close_gaps(gcomp *gc)
             const unsigned kind = slot->use.rounds[round];
             const void *const from = gcomp__sum_of_slot(gc, slot, round);
             if (kind < GCOMP__SUM) continue;
-            if (!slot->now.grad) gaps[round][kind] += slot->now.sums[round];
-            slot->now.sum[round] -= slot->now.grad ? gaps[round][kind] : 0;
+            if (!slot->now.grad) gaps[round][kind] += slot->now.sum_count[round];
+            slot->now.sum_at[round] -= slot->now.grad ? gaps[round][kind] : 0;
             if (slot->now.grad && gaps[round][kind] && round == 0)
                 memmove(gcomp__sum_of_slot(gc, slot, 0), from,
-                        slot->now.sums[0] * gcomp__kind_bytes(kind));
+                        slot->now.sum_count[0] * gcomp__kind_bytes(kind));
         }
     }
 }
@@ -25666,7 +25692,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
         if (!slot->now.grad || gc->round > 2 || slot->use.rounds[gc->round] != kind) continue;
         /* those of one kind lie one behind the other */
         if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
-        count += slot->now.sums[gc->round];
+        count += slot->now.sum_count[gc->round];
     }
     return count;
 }
@@ -26457,8 +26483,8 @@ static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
     return 0;
 }
 
-/* Without an allgather no worker can tell another anything.
-   This is the one error that a frame cannot tell. So it comes before the step begins. */
+/* Without an allgather no worker can tell another anything. This is the one error that a frame
+   cannot tell: it is returned at once. */
 static gcomp_result gcomp__need_frames(gcomp *gc)
 {
     const gcomp_comm *comm = &gc->desc.comm;
@@ -26887,7 +26913,6 @@ static gcomp_result gcomp__exchange(gcomp *gc, void *const *grads, float *flat,
     return gcomp__exchange_as(gc, grads, flat, step);
 }
 
-/* The two forms differ in where gradients lie. */
 GCOMP_API gcomp_result gcomp_exchange(gcomp *gc, void *const *grads, const gcomp_step *step)
 {
     return gcomp__exchange(gc, grads, NULL, step);
@@ -27881,6 +27906,7 @@ static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *nod
 {
     const int prepared = gc->arena.at || gc->floats.at;
     if (!gcomp__make_frames(next) || !gcomp__hold(next, &next->desc, 0)) return 0;
+    memcpy(next->local_why, gc->local_why, GCOMP__SENTENCE);
     if (node && !gcomp__make_node(next, prepared)) return 0;
     if (prepared && gcomp__reserve_floats(next) != GCOMP_OK) return 0;
     if (next->desc.node.rank) return 1;
