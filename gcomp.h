@@ -450,7 +450,8 @@
           worker's own weight is gcomp_step.samples.
           One worker alone sends nothing, and loses nothing; and with many workers nobody receives
           more than an uncompressed sum: GCOMP_AGGREGATE_AUTO.
-          The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0.
+          The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0
+          with GCOMP_MISSING_KEY.
           AUTO takes two shots before sums of halves, which lose what the transport rounds off.
           Bytes of fp16 and bf16 gradients are compared with those of the same type.
           Frames have the version of the library; workers that differ say both values. The first
@@ -1361,6 +1362,8 @@ GCOMP_API int gcomp_version(void);
       "a callback that is needed is NULL, or cannot sum what is needed") \
     X(GCOMP_FLOAT_MODE, -12, FATAL, \
       "the floating-point mode is not the default, and the library cannot set it here") \
+    X(GCOMP_MISSING_KEY, -13, FATAL, \
+      "the codec draws random numbers: set gcomp_input.key by gcomp_key_make") \
     X(GCOMP_TRUNCATED, -20, RETRY, "the payload ends before its content") \
     X(GCOMP_TRAILING_BYTES, -21, RETRY, "bytes follow the end of the payload") \
     X(GCOMP_NOT_A_PAYLOAD, -22, RETRY, "the bytes do not begin like a payload") \
@@ -1494,7 +1497,7 @@ typedef struct gcomp_input {
     size_t rows;            /* a vector has its length here */
     size_t cols;            /* 0: 1 */
     /* From gcomp_key_make, another one for each worker, step and tensor. Methods that use random
-       numbers refuse key.own = 0; others do not read the key */
+       numbers refuse key.own = 0 (GCOMP_MISSING_KEY); others do not read the key */
     gcomp_key key;
     int checksum;           /* 1: the payload gets a CRC-32C, which its receiver compares */
 } gcomp_input;
@@ -1586,7 +1589,7 @@ GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch
      payload[capacity]  out  as many bytes as gcomp_bound says always suffice
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
-   its indices have 32 bits; and where a method that uses random numbers gets no key: with one key
+   its indices have 32 bits), GCOMP_MISSING_KEY where a method draws random numbers (with one key
    for all, the errors of workers and steps would be the same, and no mean would reduce them),
    GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
    GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE. With GCOMP_NOT_FINITE a valid payload of 32 bytes is
@@ -10986,7 +10989,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     memset(&job, 0, sizeof job);
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &job.form);
     *bytes = job.form.bound; /* coded levels: of the longest body */
-    if (job.form.stochastic && !in->key.own) return GCOMP_INVALID_ARGUMENT;
+    if (job.form.stochastic && !in->key.own) return GCOMP_MISSING_KEY;
     if (capacity < job.form.bound) return GCOMP_DST_TOO_SMALL;
     /* what the tasks see */
     job.call = call;
@@ -20463,7 +20466,7 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     GCOMP__TRY(gcomp__source_of(&source, in, &n));
     /* all encoders of payloads draw from the own key, so that errors of workers are independent;
        gcomp__block_encode looks for itself */
-    if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_INVALID_ARGUMENT;
+    if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_MISSING_KEY;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     if (GCOMP__HAS_SCRATCH && m->payload->needs_scratch &&
         (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))

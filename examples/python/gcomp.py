@@ -297,9 +297,10 @@ def _must_have(header: str) -> None:
 
 globals().update((name, code) for code, name in _CODES.items())  # gcomp.NOT_FINITE is -5
 _KINDS = ("ok", "retry", "resynchronise", "fatal")
-_INVALID, _STATE, _MISSING, _MISMATCH, _PEER, _FAILED, _UNAVAILABLE = (
+_INVALID, _STATE, _MISSING, _MISMATCH, _PEER, _FAILED, _UNAVAILABLE, _NO_KEY = (
     next(code for code, name in _CODES.items() if name == wanted)
-    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED", "CALLBACK_FAILED", "ISA_UNAVAILABLE"))
+    for wanted in ("INVALID_ARGUMENT", "WRONG_STATE", "MISSING_CALLBACK", "MISMATCH", "PEER_FAILED", "CALLBACK_FAILED", "ISA_UNAVAILABLE",
+                   "MISSING_KEY"))
 
 
 class Error(RuntimeError):
@@ -622,7 +623,7 @@ def encode(codec: Union[str, Codec], grad: Any, *, residual: Any = None, scale: 
     _apart("out", address, capacity, *read)
     length = c_size_t()
     code = _lib.gcomp_encode(byref(made), byref(what), byref(run), address, capacity, byref(length))
-    if code == -1 and not what.key.own and n <= 2 ** 32:
+    if code == _NO_KEY:
         raise ValueError("this codec uses random numbers: pass key=gcomp.key(seed, step, tensor, rank)")
     if code and not length.value:
         raise Error(code)
