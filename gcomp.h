@@ -8739,7 +8739,8 @@ static void gcomp__quantise_range(gcomp__tile *t, size_t i, size_t end)
             t->grad = t->p;
             t->residual = t->p + 16;
             t->u.at = i + whole;
-            t->u.draws = (const uint8_t *)t->draws + 2 * whole; /* 2 bytes an element */
+            if (GCOMP__HAS_DRAWS && t->draws) /* 2 bytes an element */
+                t->u.draws = (const uint8_t *)t->draws + 2 * whole;
             t->count = 16;
             t->codes = some;
             (job->kernels->quantise)(t);
@@ -20412,10 +20413,11 @@ static void gcomp__put_header(uint8_t *to, const gcomp__method *m, const gcomp_c
    GCOMP_NOT_FINITE is returned. Who uses gcomp_compress sends the refusal, so that the receiver
    learns of it. A step does not send it: the frame says the same (>>frames). The header is written
    last, since only the encoder knows `bytes`. */
-static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp__method *m,
-                                     const gcomp_codec *codec, const gcomp__source *in, size_t n,
-                                     uint8_t *payload, size_t capacity, size_t *length)
+static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp_codec *codec,
+                                     const gcomp__source *in, size_t n, uint8_t *payload,
+                                     size_t capacity, size_t *length)
 {
+    const gcomp__method *m = gcomp__method_of(codec->method);
     gcomp__call with = *call; /* a copy, with the kernels of this method */
     size_t bytes = 0;
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
@@ -20472,7 +20474,7 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
         (exec && exec->scratch ? exec->scratch_bytes : 0) < gcomp__scratch_of(m, codec, n))
         return GCOMP_SCRATCH_TOO_SMALL;
     const gcomp_result result =
-        gcomp__encode_as(&call, m, codec, &source, n, (uint8_t *)payload, capacity, length);
+        gcomp__encode_as(&call, codec, &source, n, (uint8_t *)payload, capacity, length);
     if (in->checksum && (result == GCOMP_OK || result == GCOMP_NOT_FINITE))
         gcomp__seal(call.set, (uint8_t *)payload, *length);
     return result;
@@ -20689,18 +20691,19 @@ static int gcomp__writes_halves(const gcomp__view *view)
     return !GCOMP__HAS_SCRATCH || view->method->payload->open == gcomp__block_open;
 }
 
-/* Decodes one payload into y: ending GCOMP__STORE or GCOMP__ADD, weight times added. Common to the
+/* Decodes one payload into y, which it overwrites; *weight times it is added. Common to the
    functions below. On error y is unchanged. An infinite weight would make NaN of each 0. Where y is
    halves, sparse methods and eden decode to floats in the scratch, which then are rounded. */
-static gcomp_result gcomp__decode_one(const void *payload, size_t length, int ending, float weight,
+static gcomp_result gcomp__decode_one(const void *payload, size_t length, const float *weight,
                                       void *y, gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
-    gcomp__sink sink = gcomp__sink_to(ending, (float *)y, n);
+    gcomp__sink sink = gcomp__sink_to(weight ? GCOMP__ADD : GCOMP__STORE, (float *)y, n);
     float *floats = NULL; /* NULL: the sink writes to y */
     gcomp__view view;
     gcomp__call call;
     if (!y && n) return GCOMP_INVALID_ARGUMENT;
-    if (!gcomp__finite(weight) || (unsigned)dtype > GCOMP_BF16) return GCOMP_INVALID_ARGUMENT;
+    if ((weight && !gcomp__finite(*weight)) || (unsigned)dtype > GCOMP_BF16)
+        return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     uint64_t mode = gcomp__fp_enter();
     gcomp_result result = gcomp__check_payload(call.set, &view, NULL, payload, length, n, 1);
@@ -20710,12 +20713,12 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
     }
     if (result == GCOMP_OK) {
         sink.fresh = 0; /* what y holds is added to */
-        sink.weight = weight;
+        sink.weight = weight ? *weight : 1;
         sink.views = &view;
         sink.count = 1;
         sink.y_type = floats ? GCOMP_F32 : dtype;
         if (floats) sink.y = floats;
-        if (floats && ending == GCOMP__ADD) gcomp__convert(&call, floats, y, dtype, n, 1, 0);
+        if (floats && weight) gcomp__convert(&call, floats, y, dtype, n, 1, 0);
         gcomp__decode_with(&call, &sink);
         if (floats) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
     }
@@ -20727,14 +20730,14 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, int en
 GCOMP_API gcomp_result gcomp_decode(const void *payload, size_t length, void *y,
                                     gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
-    return gcomp__decode_one(payload, length, GCOMP__STORE, 1, y, dtype, n, exec);
+    return gcomp__decode_one(payload, length, NULL, y, dtype, n, exec);
 }
 
 /* y <- y + weight * decode(payload): ADD with sink.fresh = 0. */
 GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, float weight, void *y,
                                         gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
-    return gcomp__decode_one(payload, length, GCOMP__ADD, weight, y, dtype, n, exec);
+    return gcomp__decode_one(payload, length, &weight, y, dtype, n, exec);
 }
 
 /* GCOMP__MAJORITY or GCOMP__MEAN_OF_SENDERS if all payloads are of one method whose mean is no sum
@@ -21980,14 +21983,16 @@ static gcomp_result gcomp__resolve_shape(gcomp__slot *slot, const gcomp_tensor *
 }
 
 /* The list of a tensor: the one it names, else the object's. *plain becomes the reason why a tensor
-   that names none stays uncompressed: it is small, or a vector.
+   that names none stays uncompressed: it is small, or a vector. slot->alone comes as 1 where there
+   is no other tensor.
    A tensor that names a codec itself is compressed even if it is small, or a vector. */
 static gcomp_result gcomp__resolve_list(gcomp__slot *slot, gcomp_codec *codecs, const char **plain,
                                         const gcomp_desc *desc, const gcomp__schedule *schedule,
-                                        const gcomp_tensor *tensor, int alone, gcomp__text *why)
+                                        const gcomp_tensor *tensor, gcomp__text *why)
 {
     /* 1: a vector for which the rule for vectors holds */
-    const int vector = slot->cols == 1 && !desc->compress_vectors;
+    const int vector = slot->cols == 1 && !desc->compress_vectors, alone = slot->alone;
+    slot->alone = 0;
     slot->entry_count = 1;
     if (tensor->codec) {
         GCOMP__TRY(gcomp__parse_list(codecs, &slot->entry_count, tensor->codec, why));
@@ -22019,7 +22024,8 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     const char *plain = NULL; /* why the tensor stays uncompressed */
     int compresses = 0; /* 1: a codec of the list is not none */
     GCOMP__TRY(gcomp__resolve_shape(slot, tensor, why));
-    GCOMP__TRY(gcomp__resolve_list(slot, codecs, &plain, desc, schedule, tensor, alone, why));
+    slot->alone = alone;
+    GCOMP__TRY(gcomp__resolve_list(slot, codecs, &plain, desc, schedule, tensor, why));
     /* memory is taken once, for the entry that keeps most */
     for (size_t i = 0; i < slot->entry_count; i++) {
         GCOMP__TRY(gcomp__entry_of(entries + i, slot, desc, codecs + i, why));
@@ -23805,7 +23811,7 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     uint64_t mode = gcomp__fp_enter();
     in.residual = gcomp__open_residual(gc, slot, step);
     gcomp__fp_leave(mode);
-    gcomp_result result = gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &in, slot->n,
+    gcomp_result result = gcomp__encode_as(&call, &slot->use.codec, &in, slot->n,
                                            (uint8_t *)payload, capacity, length);
     if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     /* a refusal is a payload too: who receives it learns that there is no gradient */
@@ -24137,8 +24143,7 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
     const size_t capacity = gcomp__bound_of(slot->use.method, &slot->use.codec, n);
     gcomp__source part = *in; /* a copy, with random numbers of its own */
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
-    GCOMP__TRY(gcomp__encode_as(&call, slot->use.method, &slot->use.codec, &part, n, to, capacity,
-                                length));
+    GCOMP__TRY(gcomp__encode_as(&call, &slot->use.codec, &part, n, to, capacity, length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
@@ -24380,8 +24385,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
     const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at.acc);
     const gcomp_codec none = gcomp__none_codec();
-    GCOMP__TRY(gcomp__encode_as(&call, gcomp__as_floats(), &none, &in, s.n, to,
-                                GCOMP__HEADER + dense, length));
+    GCOMP__TRY(gcomp__encode_as(&call, &none, &in, s.n, to, GCOMP__HEADER + dense, length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
@@ -25576,8 +25580,8 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
     uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
-    GCOMP__TRY(gcomp__encode_as(&work->call, slot->use.method, &slot->use.codec, &work->in, slot->n,
-                                to, by_ranges ? slot->at.own_bytes : slot->use.bound,
+    GCOMP__TRY(gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
+                                by_ranges ? slot->at.own_bytes : slot->use.bound,
                                 &slot->now.length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
     return GCOMP_OK;
