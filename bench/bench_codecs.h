@@ -157,8 +157,8 @@ static double timed(row *r, data *d)
     double from;
     if (changes) {
         memcpy(d->y, d->g, 4 * d->n);
-        if (r->gc->tensors->residual.floats)
-            memcpy(r->gc->tensors->residual.floats, d->e, 4 * d->n);
+        if (r->gc->tensors->kept.residual.floats)
+            memcpy(r->gc->tensors->kept.residual.floats, d->e, 4 * d->n);
     }
     if (r->codec.method && !rounds && strcmp(k, "encode") && strcmp(k, "encode_plain")) {
         encode(r, d, d->e, 0, &lengths[0]);
@@ -167,7 +167,7 @@ static double timed(row *r, data *d)
     }
     if (!strcmp(k, "insert") || !strcmp(k, "query")) {
         /* If the tensor is too small for a gain, it is not compressed, and has no tables. */
-        if (r->gc->tensors->method != &gcomp__row_sketch) return 1;
+        if (r->gc->tensors->use.method != &gcomp__row_sketch) return 1;
         (void)begin_step(r, d, 1);
         from = now();
         sketch(r, !strcmp(k, "query"));
@@ -189,7 +189,7 @@ static double timed(row *r, data *d)
         must(gcomp_decode_add(d->payload[0], lengths[0], 0.5f, d->y, GCOMP_F32, d->n, &exec), "decode_add");
     else if (!strcmp(k, "seal")) gcomp__seal(gcomp__set_of(exec.isa), d->payload[0], lengths[0]);
     else {
-        encode(r, d, r->gc->tensors->residual.floats, 0, &lengths[0]);
+        encode(r, d, r->gc->tensors->kept.residual.floats, 0, &lengths[0]);
         commit(r, d, lengths);
     }
     return now() - from;
@@ -272,8 +272,8 @@ static void judge(row *r, data *d)
         r->compression = 4.0 * (double)d->n / (double)length;
     } else {
         memcpy(d->y, d->g, 4 * d->n);
-        if (r->gc->tensors->residual.floats)
-            memset(r->gc->tensors->residual.floats, 0, 4 * d->n);
+        if (r->gc->tensors->kept.residual.floats)
+            memset(r->gc->tensors->kept.residual.floats, 0, 4 * d->n);
         r->compression = 4.0 * (double)d->n / (double)whole_step(r, d, 0);
     }
     for (size_t i = 0; i < d->n; i++)

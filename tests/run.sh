@@ -309,6 +309,7 @@ header_builds() { # the longest first
         tests/edges/fuzz_decode.c -o $out/fuzz -lm
     made "the header, sanitizers" $san $san_gcc $inc -c $out/one.c -o $san
     made "examples build" $out/examples make -s examples
+    check "the bench builds" sh -c "for file in bench gemm resnet; do gcc -std=gnu11 -O0 -w $inc -fsyntax-only bench/\$file.c || exit 1; done"
     bare gcc -std=c99 -O2
     [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w $inc -I$out/include -c $out/one.c -o $arm_o
     for compiler in $c; do
