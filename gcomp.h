@@ -631,8 +631,11 @@
      to 1. code: how levels are coded: packed, elias, rice, auto (the shortest), see CODED LEVELS.
      0 and 1: no and yes.
      none        exact. Sends a sum of floats. No parameters
+                 no paper
      fp16        residual. rounding=nearest (stochastic: right on average)
+                 no paper
      bf16        residual. rounding=nearest (stochastic: right on average)
+                 no paper
      int         residual. bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
                  (stochastic), range=symmetric (affine), code=packed
                  integers at even distances, a scale a block. 8 bits were first sent by Dettmers:
@@ -706,9 +709,11 @@
                  Wangni, Wang, Liu, Zhang: Gradient Sparsification for Communication-Efficient
                  Distributed Optimization, NeurIPS 2018
      blocktopk   residual. density=0.01, block=256 (elements sent together; not "tensor")
+                 no paper
      strom       residual. threshold=0.01 (1e-20 to 1e20), send=quantum (value)
                  as twobit
      nonzero     residual, unless its values are floats. No parameters
+                 no paper
      adacomp     residual. bin=500 (1 to 65536), send=mean (value)
                  Chen, Choi, Brand, Agrawal, Zhang, Gopalakrishnan: AdaComp: Adaptive Residual
                  Gradient Compression for Data-Parallel Distributed Training, AAAI 2018
@@ -1589,8 +1594,9 @@ GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch
      payload[capacity]  out  as many bytes as gcomp_bound says always suffice
      *length            out  bytes written; unchanged on error other than GCOMP_NOT_FINITE
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
-   its indices have 32 bits), GCOMP_MISSING_KEY where a method draws random numbers (with one key
-   for all, the errors of workers and steps would be the same, and no mean would reduce them),
+   its indices have 32 bits), GCOMP_MISSING_KEY where a method that draws random numbers gets none
+   (with one key for all, the errors of workers and steps would be the same, and no mean would
+   reduce them),
    GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
    GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE. With GCOMP_NOT_FINITE a valid payload of 32 bytes is
    written, a refusal, which decodes to the same error: send it, so that the receiver learns of it.
@@ -4401,6 +4407,12 @@ static size_t gcomp__last_bytes(const gcomp__form *form, size_t count)
     return form->whole_groups ? form->code16 : (count * form->code16 + 15) / 16;
 }
 
+/* Bits of the last byte of these codes that are used; 0: all of them are. */
+static size_t gcomp__last_bits(const gcomp__form *form, size_t count)
+{
+    return form->whole_groups ? 0 : count * form->code16 / 2 % 8;
+}
+
 /* to[16] <- `count` floats, and zeros behind: kernels read 16 at a time. */
 static void gcomp__pad(float *to, const float *from, size_t count)
 {
@@ -4413,7 +4425,7 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
 {
     /* used: how many bits of the last byte have codes; 0: all 8 */
     const size_t bytes = gcomp__last_bytes(form, count);
-    const size_t used = form->whole_groups ? 0 : count * form->code16 / 2 % 8;
+    const size_t used = gcomp__last_bits(form, count);
     if (used) codes[bytes - 1] &= (uint8_t)(form->first_high ? 0xff00u >> used : (1u << used) - 1);
     return bytes;
 }
@@ -10379,34 +10391,30 @@ static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsign
     gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
 }
 
-/* Writes PACKED: blocks of gaps, each with its width before it. */
-static void gcomp__put_packed(uint8_t *to, const uint32_t *index, size_t k)
-{
-    gcomp__packer p = {to, 0, 0};
-    uint32_t next = 0;
-    size_t count;
-    for (size_t i = 0; i < k; i += count, index += count) {
-        /* first the width of the block, then its gaps */
-        uint32_t before = next, any = 0;
-        count = gcomp__min(GCOMP__GAPS, k - i);
-        for (size_t j = 0; j < count; before = index[j++] + 1) any |= index[j] - before;
-        const unsigned width = gcomp__width(any);
-        gcomp__pack_bytes(&p, width, 8);
-        for (size_t j = 0; j < count; next = index[j++] + 1)
-            gcomp__pack_bytes(&p, index[j] - next, width);
-        gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
-    }
-}
-
 /* Writes the list with the coder that gcomp__index_coder has found, in as many bytes. */
 static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder,
                                size_t bytes)
 {
-    if (coder == GCOMP__CODER_BITMAP) gcomp__put_bitmap(to, index, k, bytes);
-    else if (coder == GCOMP__CODER_PACKED) gcomp__put_packed(to, index, k);
-    else if (coder != GCOMP__CODER_RAW) gcomp__put_rice(to, index, k, coder, bytes);
-    else
+    if (coder == GCOMP__CODER_BITMAP) {
+        gcomp__put_bitmap(to, index, k, bytes);
+    } else if (coder == GCOMP__CODER_RAW) {
         for (size_t i = 0; i < k; i++) gcomp__put32(to + 4 * i, index[i]);
+    } else if (coder != GCOMP__CODER_PACKED) {
+        gcomp__put_rice(to, index, k, coder, bytes);
+    } else { /* blocks of gaps, each with its width before it */
+        gcomp__packer p = {to, 0, 0};
+        uint32_t next = 0; /* a gap counts from here */
+        for (size_t i = 0, count; i < k; i += count, index += count) {
+            uint32_t before = next, any = 0;
+            count = gcomp__min(GCOMP__GAPS, k - i);
+            for (size_t j = 0; j < count; before = index[j++] + 1) any |= index[j] - before;
+            const unsigned width = gcomp__width(any);
+            gcomp__pack_bytes(&p, width, 8);
+            for (size_t j = 0; j < count; next = index[j++] + 1)
+                gcomp__pack_bytes(&p, index[j] - next, width);
+            gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
+        }
+    }
 }
 
 /* ---------------- reading. Each gcomp__next_<coder> reads `count` indices, at most x->left, or
@@ -10675,6 +10683,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    makes that build, and compares its bits. These fields of a form have a family:
      scale_first = 1   HAS_SCALE_FIRST       check = OWN_CHECK, whole_groups   HAS_OWN_CHECKS
      stochastic = 1    HAS_DRAWS             scale_bytes = 1, front            HAS_BYTE_SCALES, ...
+     code              HAS_CODES             measure                           gcomp__measures
    The chapter of fp8 is a model of a block method: a scale first, codes of 32 floats that were
    multiplied by 1 / scale; natural is one without a scale, topk that of a sparse method.
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
@@ -10801,16 +10810,12 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n
                                                    gcomp__ceil_div(n, gcomp__segment_of(form)));
 }
 
-/* NULL, or the sentence that says why a method cannot have these parameters: one is out of its
-   range, or they do not go together. The ranges come first: what a row refuses is defined for
-   parameters in range only. With `values` they are those of a value method, behind the plus of a
-   sparse one. */
+/* NULL, or the sentence that says why these parameters, each in its range, do not go together. With
+   `values` they are those of a value method, behind the plus of a sparse one. */
 static const char *gcomp__refusal(const gcomp__method *m, const double *param, int values)
 {
     gcomp__form form;
     const char *why = NULL;
-    for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++)
-        if (!gcomp__in_range(&m->param[i], param[i])) return "a parameter is out of its range";
     if (m->rules.refuse) why = (m->rules.refuse)(param, values);
     if (why || !values) return why;
     gcomp__form_of(m, param, 0, &form);
@@ -10823,12 +10828,17 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
    check. */
 static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
 {
-    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL, *v;
-    if (!m || gcomp__refusal(m, codec->param, 0)) return NULL;
-    if (!(m->flags & GCOMP__SELECTS)) return codec->value ? NULL : m;
-    v = gcomp__method_of(codec->value);
-    if (!v || !(v->flags & GCOMP__VALUES)) return NULL;
-    return gcomp__refusal(v, codec->value_param, 1) ? NULL : m;
+    const gcomp__method *m = codec ? gcomp__method_of(codec->method) : NULL;
+    if (!m || (!(m->flags & GCOMP__SELECTS) && codec->value)) return NULL;
+    const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : NULL;
+    if (m->flags & GCOMP__SELECTS && (!v || !(v->flags & GCOMP__VALUES))) return NULL;
+    for (const gcomp__method *of = m; of; of = of == m ? v : NULL) {
+        const double *param = of == m ? codec->param : codec->value_param;
+        for (size_t i = 0; i < GCOMP_PARAMS && of->param[i].name; i++)
+            if (!gcomp__in_range(&of->param[i], param[i])) return NULL;
+        if (gcomp__refusal(of, param, of != m)) return NULL;
+    }
+    return m;
 }
 
 /* >>block encoder: samples and measures of a tensor, the tasks of the chunks, and what is done
@@ -11262,14 +11272,14 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     look |= most >= 0x77800000u; /* 2^112 */
     if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
     if (last) { /* the bits of the last byte that no code uses */
-        const size_t used = form->whole_groups ? 0 : last * form->code16 / 2 % 8;
+        const size_t used = gcomp__last_bits(form, last);
         const unsigned byte = view->body[view->bytes - 1];
         if (used && (form->first_high ? byte & 0xffu >> used : byte >> used))
             return GCOMP_RESERVED_BITS;
     }
     if (form->check == GCOMP__PAIRS || form->check == GCOMP__UP_TO) {
         if ((gcomp__common(view->set)->any_invalid)(form, view->codes, bytes)) return GCOMP_CORRUPT;
-    } else if (form->check == GCOMP__OWN_CHECK) {
+    } else if (form->check == GCOMP__OWN_CHECK) { /* in each build: a forgotten family refuses */
         if ((form->bad_codes)(view->codes, bytes)) return GCOMP_CORRUPT;
     }
     if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
@@ -11618,8 +11628,8 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
 }
 
 /* y <- the sum. Each part is finite, but a sum of the largest floats may round up to infinity: it
-   is made finite. A residual is there only if another codec of the tensor's list keeps one: none
-   has sent all of it. */
+   is made finite. A residual is there if another codec of the tensor's list keeps one, or if the
+   tensor's own codec does, see gcomp__goes_as_none: all of it was sent. */
 static void gcomp__none_commit(gcomp__work *work)
 {
     (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
@@ -14352,7 +14362,7 @@ struct gcomp__selector {
        tensor; if one is not finite, returns GCOMP_NOT_FINITE. */
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
     int grouped; /* an index names a group of elements; param[1] says how many */
-    int unknown; /* nobody knows beforehand how many elements are sent; most is n */
+    int unknown; /* nobody knows beforehand how many elements are sent */
 };
 #endif
 
@@ -15625,7 +15635,7 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
     job->quantum = q < 3.4028234663852886e38 ? (float)q : 3.402823466e38f;
     if ((double)job->quantum < q && gcomp__bits(job->quantum) < 0x7f7fffffu)
         job->quantum = gcomp__float(gcomp__bits(job->quantum) + 1);
-    job->s->guess = (uint32_t)gcomp__max(gcomp__bits(job->quantum), 1);
+    job->s->guess = gcomp__larger(gcomp__bits(job->quantum), 1);
     job->quantum = gcomp__float(job->s->guess);
     job->lift = job->quantum < 1 ? 18446744073709551616.0f : 1;
     job->inverse = 65536.0f / (job->quantum * job->lift);
@@ -21139,7 +21149,6 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      setup    until a tensor is added, or gcomp_regroup changes the workers
      list     until a tensor goes to another entry of its list of codecs
      history  from step to step; gcomp_save writes these
-     load     while a save is checked and taken
      step     from gcomp_step_begin to the commit, the abort or the error
      bucket   while one bucket is encoded and communicated
      round    while the requests of one round are under way
@@ -21195,7 +21204,8 @@ typedef struct gcomp__found {
             memory for it, come from >>options and >>tensors
      now    in one step: >>step and >>exchange; places of what travels >>frames, >>shards, >>rounds
             and >>requests. `next` is written by whoever chooses among codecs, `by_address` by
-            >>frames, and both stay until the next step */
+            >>frames, and both stay until the next step
+     found  while a save is checked and taken: >>load */
 
 /* Its places in the buffers of a step, for the codec in use. */
 typedef struct gcomp__places {
@@ -21213,7 +21223,7 @@ typedef struct gcomp__places {
     size_t first;          /* the first tensor of its bucket */
 } gcomp__places;
 
-/* What a tensor has from step to step. gcomp_save saves these. */
+/* What a tensor has from step to step. gcomp_save saves these, but for `number`. */
 typedef struct gcomp__kept {
     int keeps;             /* 1: it has a residual on this worker */
     gcomp__residual residual;
@@ -21377,7 +21387,7 @@ struct gcomp {
     char error[GCOMP__SENTENCE]; /* what gcomp_error shows */
     /* setup */
     gcomp *node;         /* sums within this machine; NULL: no desc.node, or alone there */
-    uint8_t *frames;     /* one to send, then one of each worker, then `sizes` */
+    uint8_t *frames;     /* one to send, one of each worker, `sizes`, local_why */
     size_t frames_bytes; /* bytes of all that */
     size_t *sizes;       /* [w]: bytes of the frame of worker w, or of its decisions */
     char *local_why;     /* the sentence of local_error: other calls may overwrite `error` */
@@ -23059,6 +23069,7 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
     (void)gcomp__slot_of(&plain, &entry, &gc->desc, &gc->schedule, &tensor, 0, &why);
     plain.name = slot->name;
     plain.codecs_digest = gcomp__crc_codec(gc, 0, &entry.codec);
+    gcomp__choose_mean(&plain, &gc->desc);
     slot->name = NULL;
     gcomp__slot_release(gc, slot);
     *slot = plain;
@@ -23348,7 +23359,8 @@ static void gcomp__say_kind(gcomp__text *t, const gcomp__slot *slot)
    of now. Every number between is taken to be on the one side or the other. */
 static int gcomp__none_from(const gcomp__slot *slot, const gcomp_desc *desc)
 {
-    int few = 1, many = desc->comm.world; /* with `many` they do, with `few` they do not */
+    /* with `many` they do, with `few` they do not; one worker alone is not asked about */
+    int few = 1, many = desc->comm.world;
     gcomp_desc with = *desc;
     gcomp__slot tried = *slot;
     while (many - few > 1) {
@@ -23387,9 +23399,12 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     if (!slot->at.as_none) gcomp__say_with(t, ", %s", codec);
     else if (desc->comm.world == 1)
         gcomp__say_with(t, ", none (one worker alone; with more: %s)", codec);
-    else
-        gcomp__say_with(t, ", none (from %u workers on a gather is more; with fewer: %s)",
-                        (uint64_t)gcomp__none_from(slot, desc), codec);
+    else {
+        const int from = gcomp__none_from(slot, desc);
+        gcomp__say_with(t, from > 2 ? ", none (from %u workers on a gather is more; with fewer: %s)"
+                                    : ", none (from %u workers on a gather is more than a sum)",
+                        (uint64_t)from, codec);
+    }
     if (slot->use.why) gcomp__say_with(t, " (%s)", slot->use.why);
     if (slot->entry_count > 1)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->kept.entry + 1,
@@ -23441,10 +23456,11 @@ static void gcomp__say_hints(const gcomp *gc, gcomp__text *t)
     gathers.aggregate = GCOMP_AGGREGATE_GATHER;
     for (size_t i = 0; i < gc->count; i++) {
         gcomp__slot slot = gc->tensors[i];
-        const int none = slot.at.as_none;
+        const int none = slot.at.as_none, halves = gcomp__sums_halves(&slot);
         wide += slot.dtype != GCOMP_F32 && !none && gcomp__is_none(&slot.use.codec);
+        if (!may || halves) continue; /* a sum of halves is as short as ranges */
         gcomp__choose_mean(&slot, &gathers);
-        if (!may || !gcomp__fits_ranges(&gc->desc, &slot)) continue;
+        if (!gcomp__fits_ranges(&gc->desc, &slot)) continue;
         const size_t now = none ? gcomp__received_by_sum(&gc->desc, &slot)
                                 : gcomp__received_by_gather(&gc->desc, &slot);
         const size_t then = gcomp__received_by_ranges(&gc->desc, &slot);
@@ -23986,7 +24002,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
     exec.parallel = gc->desc.parallel;
     /* a small residual becomes floats for the time of this call, whatever the method */
     const gcomp__residual r = slot->kept.residual;
-    float *e = r.packed ? (float *)gcomp__zero_bytes(gc, 4 * slot->n) : r.floats;
+    float *e = r.packed ? (float *)gcomp__allocate(&gc->memory, 4 * slot->n) : r.floats;
     if (!e) return gcomp__no_memory(gc, "no memory for the residual as floats");
     uint64_t mode = gcomp__fp_enter();
     /* a payload is checked against the tensor first, then added with weight 1 */
@@ -24900,7 +24916,8 @@ enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 
 /* Option i of the object; the first is the version of the library, since no two versions work
    together. Callbacks count only by whether they are there: with allgatherv on one worker and
-   allgather on another, both would wait for ever. */
+   allgather on another, both would wait for ever. comm.allreduce counts where AUTO would have gone
+   another way with it, see gcomp__may_go_as_none. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
     static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
@@ -24933,15 +24950,24 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
     }
 }
 
-/* Field i of gcomp_step that all workers share, in the order in which the digest takes them. */
+/* The fields of gcomp_step that all workers share, as the digest takes them. */
+static void gcomp__told_words(const gcomp *gc, uint64_t *words)
+{
+    const double real[] = {(double)gc->told.scale, gc->told.batch};
+    words[0] = gc->told.number;
+    words[1] = gc->told.epoch;
+    memcpy(words + 2, real, sizeof real);
+}
+
+/* Field i of them; the last two are doubles. */
 static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
-    switch (i) {
-    case 0: return gcomp__whole_field("step.number", gc->told.number);
-    case 1: return gcomp__whole_field("step.epoch", gc->told.epoch);
-    case 2: return gcomp__real_field("step.scale", (double)gc->told.scale);
-    default: return gcomp__real_field("step.batch", gc->told.batch);
-    }
+    static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
+    uint64_t words[GCOMP__TOLD_COUNT];
+    double value;
+    gcomp__told_words(gc, words);
+    memcpy(&value, words + i, sizeof value);
+    return i < 2 ? gcomp__whole_field(names[i], words[i]) : gcomp__real_field(names[i], value);
 }
 
 /* The digests of all but what a step is told. */
@@ -24980,11 +25006,9 @@ static void gcomp__put_frame(gcomp *gc)
     /* digest: the bucket, and for each tensor 0, 1, or 2 in an odd step */
     uint32_t active = (uint32_t)gc->current, told = 0;
     const int decides = gc->current == 0 && gc->schedule.rule >= 0 && gc->desc.comm.rank == 0;
-    const double real[] = {(double)gc->told.scale, gc->told.batch}; /* see gcomp__told */
-    uint64_t words[GCOMP__TOLD_COUNT] = {gc->told.number, gc->told.epoch};
-    uint64_t bytes = 0; /* of payloads */
+    uint64_t bytes = 0, words[GCOMP__TOLD_COUNT]; /* bytes: of payloads */
     uint8_t *f = gc->frames;
-    memcpy(words + 2, real, sizeof real);
+    gcomp__told_words(gc, words);
     for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++) told = gcomp__crc_number(gc, told, words[i]);
     if (!gc->alike.known) gcomp__make_alike(gc);
     if (gcomp__may_encode(gc)) {
@@ -25233,8 +25257,8 @@ static void gcomp__say_field(gcomp__text *t, gcomp__common_field f)
     else gcomp__say_decimal(t, f.value);
 }
 
-/* The codec of a tensor, or its list with the entry of now. */
-static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
+/* The codecs of a tensor with bars between them, as in desc.codec: "int|int:bits=4". */
+static void gcomp__say_list_of(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];
     for (size_t e = 0; e < slot->entry_count; e++) {
@@ -25242,6 +25266,12 @@ static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
                                  sizeof codec);
         gcomp__say_with(t, e ? "|%s" : "%s", codec);
     }
+}
+
+/* The same with the entry of now. */
+static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
+{
+    gcomp__say_list_of(t, slot);
     if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
 }
 
@@ -25392,44 +25422,22 @@ static void gcomp__enter_bucket(gcomp *gc, size_t k)
 
 /* What gradients are multiplied by: step.scale, and world * samples / batch, this worker's weight
    in the mean. Example: 2 workers, batch 100, this one with 75 samples: 2 * 75 / 100 = 1.5. The
-   mean divides by 2, so that its gradient counts 0.75. */
+   mean divides by 2, so that its gradient counts 0.75. The batch is not 0. */
 static float gcomp__weight_of(const gcomp_step *step, int world)
 {
     const uint64_t mode = gcomp__fp_enter();
     /* in double: exact for all counts of samples that matter */
-    const double part = step->batch != 0 ? step->samples / step->batch * (double)world : 1;
+    const double part = step->samples / step->batch * (double)world;
     const float weight = (float)((double)step->scale * part); /* rounded once */
     gcomp__fp_leave(mode);
     return weight;
-}
-
-/* For a caller who tells no epoch: fails if a codec or the schedule goes by epochs. In epoch 0 for
-   ever, more would be sent than was named. */
-static gcomp_result gcomp__need_epochs(gcomp *gc)
-{
-    const int rule = gc->schedule.rule;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        for (size_t e = 0; e < slot->entry_count; e++) {
-            const gcomp__method *m = slot->entries ? slot->entries[e].method : slot->use.method;
-            if ((slot->entries ? slot->entries[e].flags : slot->use.flags) & GCOMP__BY_EPOCHS)
-                return gcomp__fail_with(
-                    gc, GCOMP_INVALID_ARGUMENT,
-                    "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set warmup=0",
-                    slot->name, m->name);
-        }
-        if (slot->entry_count > 1 && (rule == GCOMP__WARMUP || rule == GCOMP__ACCORDION))
-            return gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
-                                    "%t: schedule %s goes by epochs: pass gcomp_step.epoch",
-                                    slot->name, gcomp__rules[rule].name);
-    }
-    return GCOMP_OK;
 }
 
 /* What a NULL step stands for. */
 static const gcomp_step gcomp__default_step = GCOMP_STEP;
 
 /* Begins a step, with what the caller says of it. From here on errors wait for the frame, so that
-   nobody waits for this worker; one that was put off before wins.
+   nobody waits for this worker; one that was put off before wins, unless it is NaN or Inf.
    Tensors find their places in the sums of this step, which may be shorter than the longest:
    powersgd:alternate=1 sums P in one step and Q in the next. Which tensors are skipped is not known
    yet: gcomp__close_gaps moves the others together. */
@@ -25455,7 +25463,24 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
     gc->scale = weighs ? gcomp__weight_of(&step, gc->desc.comm.world) : step.scale;
     gc->rate = step.learning_rate;
     gc->epoch = step.epoch;
-    if (!told && result == GCOMP_OK) result = gcomp__need_epochs(gc);
+    /* who tells no epoch cannot have what goes by epochs: in epoch 0 for ever, more would be sent
+       than was named */
+    for (size_t i = 0; i < gc->count && !told && result == GCOMP_OK; i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        const gcomp__entry *by = slot->use.flags & GCOMP__BY_EPOCHS ? &slot->use : NULL;
+        for (size_t e = slot->entries ? slot->entry_count : 0; e-- > 0;)
+            if (slot->entries[e].flags & GCOMP__BY_EPOCHS) by = slot->entries + e;
+        if (by)
+            result = gcomp__fail_with(
+                gc, GCOMP_INVALID_ARGUMENT,
+                "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set warmup=0",
+                slot->name, by->method->name);
+        else if (slot->entry_count > 1 &&
+                 (gc->schedule.rule == GCOMP__WARMUP || gc->schedule.rule == GCOMP__ACCORDION))
+            result = gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
+                                      "%t: schedule %s goes by epochs: pass gcomp_step.epoch",
+                                      slot->name, gcomp__rules[gc->schedule.rule].name);
+    }
     if (!gcomp__finite(gc->scale))
         result = gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "step.scale is not finite");
     if (!(step.samples >= 0 && step.samples <= step.batch && gcomp__finite_double(step.batch)))
@@ -25467,7 +25492,7 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
         result = gcomp__fail(gc, GCOMP_WRONG_STATE,
                              "this worker has become the first one of its machine: gcomp_load or "
                              "gcomp_join comes first");
-    if (gc->local_error == GCOMP_OK && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
+    if (gcomp__may_encode(gc) && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
     memset(sums, 0, sizeof sums);
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         /* methods that take turns have a float for it at the end of the shared state */
@@ -26479,12 +26504,17 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
 static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
 {
     for (size_t e = 0; e < slot->entry_count; e++) {
-        gcomp__slot tried = *slot; /* a copy: the tensor stays with its codec */
-        if (slot->entries) gcomp__use_entry(&tried, slot->entries + e);
-        if (slot->entries) gcomp__choose_mean(&tried, &gc->desc);
-        if (ranges && tried.at.own_bytes) return 1;
+        gcomp__slot tried;
+        const gcomp__slot *asked = slot;
+        if (slot->entries) { /* a copy: the tensor stays with its codec */
+            tried = *slot;
+            gcomp__use_entry(&tried, slot->entries + e);
+            gcomp__choose_mean(&tried, &gc->desc);
+            asked = &tried;
+        }
+        if (ranges && asked->at.own_bytes) return 1;
         for (int round = 0; round < 3 && !ranges; round++)
-            if (tried.use.rounds[round] >= GCOMP__SUM && tried.use.rounds[round] != GCOMP__MAX)
+            if (asked->use.rounds[round] >= GCOMP__SUM && asked->use.rounds[round] != GCOMP__MAX)
                 return 1;
     }
     return 0;
@@ -27069,17 +27099,12 @@ static void gcomp__pass_lead(gcomp *gc, gcomp__pass *p)
     }
 }
 
-/* The codecs of a tensor with bars between them, as in desc.codec: "int|int:bits=4". Returns the
-   bytes with the final 0. text: room for GCOMP__CODECS_TEXT bytes, or NULL. */
+/* The list of a tensor; returns its bytes with the final 0. text: room for GCOMP__CODECS_TEXT, or
+   NULL. */
 static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
 {
-    char one[256];
     gcomp__text t = gcomp__text_in(text, GCOMP__CODECS_TEXT);
-    for (size_t e = 0; e < slot->entry_count; e++) {
-        const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->use.codec;
-        (void)gcomp_codec_format(codec, one, sizeof one);
-        gcomp__say_with(&t, e ? "|%s" : "%s", one);
-    }
+    gcomp__say_list_of(&t, slot);
     return t.length + 1;
 }
 
@@ -27548,9 +27573,9 @@ GCOMP__NOINLINE void gcomp__say_fit(gcomp *gc, const uint8_t *s, int whole, gcom
                                 : "it begins empty\n");
     }
     const size_t end = gcomp__save_pace_at(s);
-    for (size_t at = GCOMP__SAVE_HEADER; at < end; at += r.bytes) {
+    for (size_t at = GCOMP__SAVE_HEADER, i = 0; at < end; at += r.bytes, i++) {
         (void)gcomp__read_record(&r, s + at, end - at);
-        if (gcomp__tensor_of(gc, r.name, 0) == gc->count)
+        if (gcomp__tensor_of(gc, r.name, i) == gc->count)
             gcomp__say_with(t, "%s: only the save has it: it is left out\n", r.name);
     }
     if (!whole && gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank))
@@ -27913,7 +27938,6 @@ static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *nod
 {
     const int prepared = gc->arena.at || gc->floats.at;
     if (!gcomp__make_frames(next) || !gcomp__hold(next, &next->desc, 0)) return 0;
-    memcpy(next->local_why, gc->local_why, GCOMP__SENTENCE);
     if (node && !gcomp__make_node(next, prepared)) return 0;
     if (prepared && gcomp__reserve_floats(next) != GCOMP_OK) return 0;
     if (next->desc.node.rank) return 1;

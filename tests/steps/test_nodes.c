@@ -261,8 +261,80 @@ static void test_means_that_differ_between_machines_are_told_to_all_workers(void
     fleet_close(&f);
 }
 
+/* ---------------- no memory, and NaN, in one step of a machine of two */
+
+typedef struct {
+    gcomp_threads *machine;
+    int rank, left; /* allocations that it still gets */
+    gcomp_result first, then;
+} scarce;
+
+static void *scarce_alloc(void *user, size_t bytes, size_t align)
+{
+    scarce *s = (scarce *)user;
+    void *memory = NULL;
+    if (s->left-- <= 0 || posix_memalign(&memory, align < sizeof(void *) ? sizeof(void *) : align, bytes)) return NULL;
+    return memory;
+}
+
+static void scarce_free(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+static void *scarce_turn(void *arg)
+{
+    enum { ALL = 1000 };
+    static float grads[2][4096];
+    scarce *s = (scarce *)arg;
+    const int left = s->left;
+    void *grad[1] = {grads[s->rank]};
+    gcomp *gc;
+    gcomp_desc desc;
+    gcomp_tensor tensor = {"a", 64, 64, 0, GCOMP_F32, "int"};
+    memset(&desc, 0, sizeof desc);
+    desc.node = gcomp_threads_comm(s->machine, s->rank);
+    desc.aggregate = GCOMP_AGGREGATE_GATHER;
+    desc.allocator.alloc = scarce_alloc;
+    desc.allocator.free = scarce_free;
+    desc.allocator.user = s;
+    s->left = ALL;
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    if (s->rank == 0) s->left = left;
+    for (int i = 0; i < 4096; i++) grads[s->rank][i] = 1;
+    grads[s->rank][7] = NAN;
+    s->first = gcomp_exchange(gc, grad, NULL);
+    s->left = ALL;
+    grads[s->rank][7] = 1;
+    s->then = gcomp_exchange(gc, grad, NULL);
+    gcomp_close(gc);
+    return NULL;
+}
+
+static void test_no_memory_beside_what_is_not_finite_fails_and_can_be_repeated(void)
+{
+    for (int left = 0; left < 8; left++) {
+        scarce s[2];
+        pthread_t id[2];
+        gcomp_threads *machine;
+        CHECK(gcomp_threads_open(&machine, 2, 20) == 0);
+        for (int r = 0; r < 2; r++) {
+            memset(&s[r], 0, sizeof s[r]);
+            s[r].machine = machine;
+            s[r].rank = r;
+            s[r].left = left;
+            CHECK(pthread_create(&id[r], NULL, scarce_turn, &s[r]) == 0);
+        }
+        for (int r = 0; r < 2; r++) pthread_join(id[r], NULL);
+        for (int r = 0; r < 2; r++) CHECK(s[r].first != GCOMP_OK && s[r].then == GCOMP_OK);
+        gcomp_threads_close(machine);
+    }
+}
+
 int main(void)
 {
+    RUN(test_no_memory_beside_what_is_not_finite_fails_and_can_be_repeated);
     RUN(test_the_mean_is_that_of_the_machines_means);
     RUN(test_a_skipped_tensor_takes_no_bytes_within_a_machine);
     RUN(test_what_is_not_finite_on_one_worker_is_skipped_by_all);

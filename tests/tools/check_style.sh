@@ -117,6 +117,18 @@ for block in 2 3; do
     { echo '#include "gcomp.h"'; cat $out/readme$block.c; } >$out/block.c
     $CC -std=c99 -Wall -Wextra -Wno-unused -Werror -O1 -I. -c $out/block.c -o $out/block.o 2>>$out/readme || echo "block $block" >>$out/readme
 done
+# The one about teams in examples/README.md too, which has its variables from here.
+awk '/^```c$/ { on = 1; text = ""; next } /^```$/ { if (on && text ~ /_team/) printf "%s", text; on = 0 } on { text = text $0 "\n" }' \
+    examples/README.md >$out/team.c
+{
+    printf '#include "gcomp_recover.h"\n#include "gcomp_sockets.h"\nenum { COUNT = 4 };\n'
+    echo 'int go_on(gcomp *gc, gcomp_sockets_desc net_desc, gcomp_comm comm, float *weights, float *momentum, void **grads, int is_new) {'
+    echo 'int waiting, differ, rank;'
+    cat $out/team.c
+    echo 'return 0; }'
+} >$out/block.c
+[ -s $out/team.c ] && $CC -std=gnu99 -Wall -Wextra -Wno-unused -Werror -O0 -I. -Iexamples/adapters -c $out/block.c -o $out/block.o 2>>$out/readme ||
+    echo "the block of examples/README.md" >>$out/readme
 [ ! -e $out/readme4.c ] || echo "nobody compiles the fourth block" >>$out/readme
 $CC -std=c99 -O1 -no-pie -I. -DCALLBACKS="\"$PWD/$out/readme2.c\"" -DDEVICE="\"$PWD/$out/readme3.c\"" tests/tools/readme_blocks.c \
     $out/one.o -o $out/blocks.bin 2>>$out/readme && $out/blocks.bin >>$out/readme || echo "tests/tools/readme_blocks.c fails" >>$out/readme

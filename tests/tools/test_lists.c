@@ -93,6 +93,23 @@ static void test_the_manual_has_an_entry_of_each_method(void)
         if (!is_headed("METHODS", gcomp_method_name(i))) lacks("METHODS in the manual", gcomp_method_name(i));
 }
 
+/* An entry names where the method comes from: a year, another method, MXNet; or "no paper". */
+static void test_the_manual_has_a_source_of_each_method(void)
+{
+    for (size_t i = 0; gcomp_method_name(i); i++) {
+        char head[40], entry[1500] = "";
+        const char *at, *end;
+        snprintf(head, sizeof head, "\n     %-11s ", gcomp_method_name(i));
+        at = strstr(section("METHODS") - 1, head);
+        CHECK(at != NULL);
+        if (!at) continue;
+        for (end = strchr(at + 1, '\n'); !strncmp(end, "\n                 ", 18);) end = strchr(end + 1, '\n');
+        snprintf(entry, sizeof entry, "%.*s", (int)(end - at), at);
+        if (!strstr(entry, " 201") && !strstr(entry, " 202") && !strstr(entry, "\n                 as ") && !strstr(entry, "mxnet") && !strstr(entry, "no paper"))
+            lacks("a source in METHODS in the manual", gcomp_method_name(i));
+    }
+}
+
 /* An entry begins as "sign 4", or "strom 22, dryden 23" with a number behind each name. */
 static void test_the_wire_format_has_the_number_of_each_method(void)
 {
@@ -278,6 +295,7 @@ int main(void)
     header = whole_file("gcomp.h");
     page = whole_file("examples/CODECS.md");
     RUN(test_the_manual_has_an_entry_of_each_method);
+    RUN(test_the_manual_has_a_source_of_each_method);
     RUN(test_the_wire_format_has_the_number_of_each_method);
     RUN(test_the_manual_says_which_methods_keep_a_residual);
     RUN(test_the_page_of_codecs_has_each_method);
