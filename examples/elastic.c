@@ -306,17 +306,6 @@ static const char usage[] =
     "  --steps N          how many steps they take; without it 2000\n"
     "JOB_SECRET in the environment is the secret of all workers.\n";
 
-/* A free port of the loopback. */
-static int choose_root(char root[80])
-{
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    const int fd = gcomp_sockets_listen("127.0.0.1", "0");
-    if (fd < 0 || getsockname(fd, (struct sockaddr *)(void *)&address, &length)) return 1;
-    snprintf(root, 80, "127.0.0.1:%d", (int)ntohs(address.sin_port));
-    return close(fd);
-}
-
 int main(int argc, char **argv)
 {
     options o = {-1, 0, 0, 0, "", 2000};
@@ -344,7 +333,10 @@ int main(int argc, char **argv)
     o.alone = o.join || o.rank >= 0;
     if (!o.join && o.alone && o.rank >= o.world) return args_clash(argv[0], "--rank is not below --world");
     if (!o.alone && o.world) return args_clash(argv[0], "--world needs --rank or --join");
-    if (!o.root[0] && o.alone) snprintf(o.root, sizeof o.root, "127.0.0.1:7077");
-    if (!o.root[0] && choose_root(o.root)) return 1;
+    if (!o.root[0]) {
+        char port[8] = "7077";
+        if (!o.alone && gcomp_sockets_free_port(port)) return 1;
+        snprintf(o.root, sizeof o.root, "127.0.0.1:%s", port);
+    }
     return o.alone ? work(&o, &digest) : run_all(&o);
 }

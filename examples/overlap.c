@@ -39,8 +39,8 @@ static const char usage[] =
     "    --workers N          of threads and sockets: 2\n"
     "    --rank R             of sockets: this process is worker R; without it all workers are\n"
     "                         processes that are made here\n"
-    "    --root HOST:PORT     of sockets: where rank 0 listens (127.0.0.1:7077). The secret is\n"
-    "                         GCOMP_SECRET in the environment\n"
+    "    --root HOST:PORT     of sockets: where rank 0 listens; with --rank 127.0.0.1:7077, else a\n"
+    "                         free port here. The secret is GCOMP_SECRET in the environment\n"
     "    --help\n"
     "CODEC int:bits=4, LAYERS 8, WIDTH 768, BATCH 64, BUCKET_BYTES 1: a layer a bucket, STEPS 30\n";
 

@@ -473,7 +473,7 @@ examples() {
     done
     for transport in sockets threads; do
         with "example overlap, $transport" $out/examples env OPENBLAS_NUM_THREADS=1 build/overlap --transport $transport \
-            --root 127.0.0.1:7392 int:bits=4 3 64 8 1 3
+            int:bits=4 3 64 8 1 3
     done
     with "example overlap says what it takes" $out/examples sh -c "build/overlap --help | grep -q CODEC && \
         ! build/overlap int:bits=4 0 2>$out/overlap.wrong && grep -q \"'LAYERS' cannot be '0'\" $out/overlap.wrong"

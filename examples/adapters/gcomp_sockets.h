@@ -1800,6 +1800,18 @@ static inline int gcomp_sockets_here(int fd, gcomp_sockets_place *here)
     return gcomp_sockets_name(&address, length, here);
 }
 
+/* Names a port of 127.0.0.1 where nobody listens now, for workers that all are on this host.
+   Returns 0, or an error number. */
+static inline int gcomp_sockets_free_port(char port[8])
+{
+    gcomp_sockets_place here;
+    const int fd = gcomp_sockets_listen("127.0.0.1", "0");
+    int error = fd < 0 ? errno : gcomp_sockets_here(fd, &here);
+    if (fd >= 0) gcomp_sockets_shut(fd);
+    if (!error) memcpy(port, here.port, sizeof here.port);
+    return error;
+}
+
 /* Is the other end of a connection closed? */
 static inline int gcomp_sockets_gone(int fd)
 {

@@ -77,6 +77,7 @@ static inline int train_sockets_begin(train_workers *w)
         return 1;
     }
     if (w->rank < 0) {
+        if (!w->root && gcomp_sockets_free_port(port) != 0) return 1;
         fflush(stdout);
         w->rank = 0;
         for (int rank = 1; rank < w->world && w->rank == 0; rank++) {

@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS=1
 common="--text gcomp.h --hidden 40,40 --steps 6 --method sign --method powersgd:rank=4 --no-pictures --aggregate two-shot"
 port=$((5000 + $$ % 1600))
 timeout 60 $train $common --transport threads --out $out/threads >/dev/null
-timeout 60 $train $common --transport sockets --root 127.0.0.1:$port --out $out/sockets >/dev/null
+timeout 60 $train $common --transport sockets --out $out/sockets >/dev/null
 pids=
 for rank in 1 2 3; do # each started by itself, as on machines of their own
     timeout 60 $train $common --transport sockets --rank $rank --root 127.0.0.1:$((port + 1600)) --out $out/other$rank >/dev/null &

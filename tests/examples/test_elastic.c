@@ -33,12 +33,7 @@ static char port[8];
 
 static void choose_port(void)
 {
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    const int fd = gcomp_sockets_listen("127.0.0.1", "0");
-    if (fd < 0 || getsockname(fd, (struct sockaddr *)(void *)&address, &length)) exit(1);
-    snprintf(port, sizeof port, "%d", (int)ntohs(address.sin_port));
-    close(fd);
+    if (gcomp_sockets_free_port(port) != 0) exit(1);
     memset(tell, 0, MOST * sizeof *tell);
     memset(&asked, 0, sizeof asked);
     asked.port = port;

@@ -40,12 +40,8 @@ static char name[40], program[MAX_PATH]; /* of the shared memory; of this file *
 /* A port where nobody listens. */
 static void choose_port(void)
 {
-    gcomp_sockets_place place;
-    const int fd = gcomp_sockets_listen("127.0.0.1", "0");
-    if (fd < 0 || gcomp_sockets_here(fd, &place)) exit(1);
-    gcomp_sockets_shut(fd);
     memset(all, 0, sizeof *all);
-    memcpy(all->port, place.port, sizeof all->port);
+    if (gcomp_sockets_free_port(all->port) != 0) exit(1);
     all->victim = -1;
     all->asked.job = 7;
     all->asked.rendezvous = all->asked.silence = 60;
