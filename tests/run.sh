@@ -154,13 +154,21 @@ label_of() { # test: on which sets it runs
 on_sets() { # program sets: runs it on each
     echo "status=0; for set in ${2:-''}; do echo \"# \$set\"; GCOMP_ISA=\$set $1 || status=1; done; exit \$status"
 }
+computes() { # test: is it about what methods compute, on each set, rather than about the rest of the library?
+    case $(source_of $1) in tests/codecs/* | tests/edges/*) return 0 ;; esac
+    return 1
+}
+level_of() { # test: where it is not computing that takes its time, it is compiling
+    is_in $1 "$whole" && return
+    if computes $1; then echo -O1; else echo -O0; fi
+}
 # Builds a test and runs it on these sets, linked with an object of the implementation, or with one of its own.
 program() { # label test "sets" object "compiler with flags" suffix ["environment "]
     case "$4" in
     *.o) implementation="-DGCOMP_LINKED $4" needs=$4 ;;
     *) implementation=$4 needs= ;;
     esac
-    tap "$1" "$needs" sh -c "$5 $inc -Itests/tools/standin $(source_of $2) $implementation -o $out/$2$6 -lm -pthread || exit; $(on_sets "${7:-}$out/$2$6" "$3")"
+    tap "$1" "$needs" sh -c "$5 $(level_of $2) $inc -Itests/tools/standin $(source_of $2) $implementation -o $out/$2$6 -lm -pthread || exit; $(on_sets "${7:-}$out/$2$6" "$3")"
 }
 object_of() { # compiler flags...: where the header's object with them is
     echo "$out/header.$(echo "$*" | cksum | cut -d ' ' -f 1).o"
@@ -180,10 +188,10 @@ bare() { # compiler flags...: the header alone, without a warning, and with smal
     made "$tool $(echo "$*" | sed 's/ -DGCOMP_WITHOUT_.*/, all methods left out/'), no warning" $object $tool $strict $frames "$@" $inc -c $file -o $object
 }
 plain=$(object_of gcc -std=c99 -O2)
-plain_gcc="gcc -std=gnu11 -O2 -Wall -Wextra"
+plain_gcc="gcc -std=gnu11 -Wall -Wextra"
 shared=$PWD/$out/libgcomp.so
 san=$out/san.o
-san_gcc="gcc -std=gnu11 -O1 $SAN"
+san_gcc="gcc -std=gnu11 $SAN"
 
 of_python="test_python_sockets test_python test_python_errors"
 best=scalar
@@ -234,7 +242,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
     test_torch)
         tap "$1" "" env GCOMP_OBJECT=build/gcomp.o GCOMP_LIBRARY=$PWD/build/libgcomp.so $python tests/examples/test_torch.py ;;
     test_transformer)
-        tap "$1" "" sh -c "$plain_gcc $inc -DGCOMP_LINKED $(source_of $1) build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
+        tap "$1" "" sh -c "$plain_gcc -O1 $inc -DGCOMP_LINKED $(source_of $1) build/gcomp.o -o $out/$1 -lopenblas -lz -lm && $out/$1" ;;
     ways) tap "$1" "" $python tests/tools/ways.py ;;
     check_* | transformer | same_program) check "$1" sh tests/*/$1.sh ;;
     *)
@@ -282,17 +290,15 @@ on_ranks() { # MPI number program; MPICH has hung in one of 20 runs on the machi
 }
 # Calls a command with compiler and flags of each build whose digests must be those of the others.
 digests() { # command...
-    for flags in -O0 "-O3 -march=native" -Ofast; do "$@" gcc -std=gnu99 $flags -Wno-unused-function; done
+    for flags in -O0 "-Ofast -march=native"; do "$@" gcc -std=gnu99 $flags -Wno-unused-function; done
     [ -n "$clang" ] && "$@" clang -std=c99 -O2
-    for flags in ${clang:+"-O3 -march=native" -Ofast}; do "$@" clang -std=gnu99 $flags -Wno-unused-function; done
+    [ -n "$clang" ] && "$@" clang -std=gnu99 -Ofast -march=native -Wno-unused-function
     parts_of_fast_math "$@"
 }
 parts_of_fast_math() { # command...: builds that digests alone are for
     parts="-std=gnu99 -DGCOMP_MAX_ISA=2 -Wno-unused-function -fno-math-errno -fno-trapping-math -fno-signed-zeros"
-    for tool in ${clang:+clang} $newer; do
-        for flags in "-O2 -fassociative-math" "-O3 -ffast-math -fno-finite-math-only"; do "$@" $tool $parts $flags; done
-    done
-    [ -n "$newer" ] && "$@" $newer $parts -O3 -ffast-math
+    for flags in ${clang:+"-O2 -fassociative-math" "-O3 -ffast-math -fno-finite-math-only"}; do "$@" clang $parts $flags; done
+    for flags in ${newer:+"-O2 -fassociative-math" "-O3 -ffast-math"}; do "$@" $newer $parts $flags; done
 }
 digest() { # compiler flags...; what calls the object in test_finite must not have the flags
     object=$(object_of "$@")
@@ -300,32 +306,29 @@ digest() { # compiler flags...; what calls the object in test_finite must not ha
     case " $* " in *" -O0 "*) only=GCOMP_ISA=$best ;; esac
     tap "test_digest, $*" "$object" sh -c "$* -O2 -w $inc -DGCOMP_LINKED -std=gnu11 tests/codecs/test_digest.c $object -o $object.digest -lm -pthread &&
         TEST_BRIEF=1 $only $object.digest"
-    tap "test_finite, $*" "$object" sh -c "$plain_gcc $inc -DGCOMP_LINKED tests/edges/test_finite.c $object \
+    tap "test_finite, $*" "$object" sh -c "$plain_gcc -O1 $inc -DGCOMP_LINKED tests/edges/test_finite.c $object \
         -o $object.finite -lm -pthread && $object.finite"
 }
 
 header_builds() { # the longest first
     [ -n "$clang" ] && made "libFuzzer builds" $out/fuzz clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address -DGCOMP_MAX_ISA=1 -w $inc \
         tests/edges/fuzz_decode.c -o $out/fuzz -lm
-    made "the header, sanitizers" $san $san_gcc $inc -c $out/one.c -o $san
-    made "examples build" $out/examples make -s examples
+    made "the header, sanitizers" $san $san_gcc -O1 $inc -c $out/one.c -o $san
+    made "examples build" $out/examples make -s CFLAGS=-O1 examples
     check "the bench builds" sh -c "for file in bench gemm resnet; do gcc -std=gnu11 -O0 -w $inc -fsyntax-only bench/\$file.c || exit 1; done"
     bare gcc -std=c99 -O2
     [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w $inc -I$out/include -c $out/one.c -o $arm_o
     for compiler in $c; do
         [ $compiler = gcc ] || bare $compiler -std=c99 -O2
         for std in c11 c17; do check "$compiler -std=$std, no warning" $compiler -std=$std $STRICT -Wstrict-prototypes $inc -fsyntax-only $out/one.c; done
-        for flags in "-O0" "-O3 -march=native" "-O2 -DGCOMP_NO_STDLIB"; do
-            bare $compiler -std=gnu99 $flags -Wno-unused-function
-        done
+        for flags in "-O0" "-Ofast -march=native"; do bare $compiler -std=gnu99 $flags -Wno-unused-function; done
         without=$(sed -n '/^#define GCOMP__METHODS/,/[^\\]$/p' gcomp.h | tr ')' '\n' |
             sed -n 's/.* X(\([A-Z0-9]*\), .*/-DGCOMP_WITHOUT_\1/p')
         bare $compiler -std=gnu99 -O2 -Wno-unused-function $without
     done
-    for flags in "-O1 -DGCOMP_ONLY_INT" "-O1 -DGCOMP_MAX_ISA=1" "-Os -DGCOMP_MAX_ISA=1" "-O2 -march=native -DGCOMP_NO_SELF"; do
+    for flags in "-O1 -DGCOMP_ONLY_INT" "-O1 -DGCOMP_MAX_ISA=1" "-Os -DGCOMP_MAX_ISA=1" "-O2 -DGCOMP_NO_STDLIB" "-O2 -march=native -DGCOMP_NO_SELF"; do
         bare gcc -std=gnu99 $flags -Wno-unused-function
     done
-    for compiler in $c; do bare $compiler -std=gnu99 -Ofast -Wno-unused-function; done
     parts_of_fast_math bare
     for compiler in $cxx; do
         bare $compiler -std=c++17 -O2
@@ -415,30 +418,30 @@ on_windows() {
 }
 
 long_tests() {
-    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/edges/corpus
+    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=40 -max_len=4096 $out/corpus tests/edges/corpus
     for name in $long; do
         set=$(sets_of $name)
         [ $name = test_indices ] && set=$best # 2^32 elements take half a minute
         program "$name, long${set:+ on $set}" $name "$set" $plain "$plain_gcc" .long "env TEST_LONG=1 "
     done
     others=$(echo $sets | tr ' ' '\n' | grep -vxF $best | tr '\n' ' ')
-    for name in $names; do # what a method computes, on all sets; the rest of the library, on one more
+    for name in $names; do # what a method computes, on all sets; the rest of the library, on one more, under sanitizers
         is_in $name "$whole $once $every" || [ "$best" = "$sets" ] && continue
-        on=${others%% *}
-        case $(source_of $name) in tests/codecs/*) on=$others ;; esac
-        program "$name on $on" $name "$on" $plain "$plain_gcc" .sets
+        ! computes $name || program "$name on $others" $name "$others" $plain "$plain_gcc" .sets
     done
-    for name in $whole; do
-        program "$name, -O2,$(label_of $name)" $name "$(sets_of $name)" "" "$plain_gcc" ""
-        program "$name, sanitizers" $name "" "" "$san_gcc$([ $name = test_static ] && echo " -DGCOMP_MAX_ISA=1")" .san
-    done
+    program "test_static, -O2,$(label_of test_static)" test_static "$(sets_of test_static)" "" "$plain_gcc -O2" ""
+    program "test_static, sanitizers" test_static "" "" "$san_gcc -O1 -DGCOMP_MAX_ISA=1" .san
+    program "test_kernels, sanitizers" test_kernels "" "" "$san_gcc -O1" .san
     for name in $names; do
-        is_in $name "$whole" || program "$name, sanitizers" $name "" $san "$san_gcc" .san "env TEST_BRIEF=1 "
+        is_in $name "$whole" && continue
+        set=
+        computes $name || is_in $name "$once" || set=${others%% *}
+        program "$name, sanitizers${set:+, on $set}" $name "$set" $san "$san_gcc" .san "env TEST_BRIEF=1 "
     done
     for real in float double; do
         macro=
         [ $real = double ] && macro=-DTRANSFORMER_DOUBLE
-        tap "test_transformer, $real" $san sh -c "$san_gcc $macro -Wall -Wextra $inc -DGCOMP_LINKED tests/examples/test_transformer.c $san \
+        tap "test_transformer, $real" $san sh -c "$san_gcc -O1 $macro -Wall -Wextra $inc -DGCOMP_LINKED tests/examples/test_transformer.c $san \
             -o $out/test_transformer.$real -lopenblas -lz -lm && OPENBLAS_NUM_THREADS=1 $out/test_transformer.$real"
     done
     digests digest
@@ -528,10 +531,10 @@ long_run() {
     special_builds
     emulated
     on_windows
-    examples
-    long_tests
     packages
     over_mpi
+    examples
+    long_tests
     drain 2 # some wait for each other's messages more than they compute
     rm -rf $out/wine # 700 MB
     [ "$failed" = 0 ] && find $out -type f -size +1M -delete # programs, 500 MB

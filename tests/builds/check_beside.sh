@@ -104,13 +104,12 @@ for name in threads sockets advise recover try nccl; do
     printf '#include "gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
     std=c99
     [ $name = nccl ] && std=c11 # the stand-ins have variables of a thread
-    for tool in $CC clang clang-19; do
+    for tool in $CC clang; do
         command -v $tool >/dev/null && try $tool -std=$std -fsyntax-only $strict -Wstrict-prototypes -I. $out/adapter.c
     done
-    for tool in $CXX clang++ clang++-19; do
-        for std in c++11 c++20; do
-            command -v $tool >/dev/null && try $tool -x c++ -std=$std -fsyntax-only $strict -Wold-style-cast -I. $out/adapter.c
-        done
+    for with in "$CXX c++11" "clang++ c++11" "clang++-19 c++20"; do
+        tool=${with% *}
+        command -v $tool >/dev/null && try $tool -x c++ -std=${with#* } -fsyntax-only $strict -Wold-style-cast -I. $out/adapter.c
     done
 done
 block() { # number: of the README's C blocks

@@ -3,6 +3,7 @@ import array
 import contextlib
 import copy
 import json
+import multiprocessing
 import os
 import re
 import socket
