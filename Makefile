@@ -101,6 +101,9 @@ build/advise: examples/advise.c examples/args.h $(ADAPTERS) build/gcomp.o | buil
 build/gemm: bench/gemm.c bench/measure.h examples/args.h gcomp.h | build need-gemm
 	$(CC) $(CFLAGS) $(INCLUDE) bench/gemm.c -o $@ -lm -ldl
 
+build/scale: bench/scale.c bench/measure.h examples/args.h build/gcomp.o | build
+	$(CC) $(CFLAGS) $(INCLUDE) bench/scale.c build/gcomp.o -o $@ -lm
+
 build/resnet: bench/resnet.c examples/args.h $(ADAPTERS) build/gcomp.o | build
 	$(CC) $(CFLAGS) $(INCLUDE) bench/resnet.c build/gcomp.o -o $@ -lm -pthread
 
@@ -178,6 +181,9 @@ bench: build/bench ## measure speeds beside the bandwidth of memory; takes some 
 advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; asks for the optimizer; prints expected and measured times
 	./build/advise
 
+scale: build/scale ## measure what a step costs one of 4 to 1,024 workers, all in this process; makes tables, build/scale.csv and build/scale.svg; takes 2 minutes
+	./build/scale && gnuplot bench/scale.gnuplot
+
 bench-gemm: build/gemm ## measure powersgd's matrix products beside sgemm of OpenBLAS and BLIS
 	./build/gemm
 
@@ -228,4 +234,4 @@ uninstall: ## remove what make install with the same PREFIX and DESTDIR has copi
 clean: ## remove build/
 	rm -rf build
 
-.PHONY: all help deps demo readme picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench bench-gemm bench-torch bench-python advise examples layouts install uninstall test test-all clean need-demo need-gemm need-mpi net
+.PHONY: all help deps demo readme picture methods demo-mpi accuracy accordion residuals dgc adam patterns bench scale bench-gemm bench-torch bench-python advise examples layouts install uninstall test test-all clean need-demo need-gemm need-mpi net

@@ -1,5 +1,5 @@
-/* measure.h - the bottom of build/bench and build/gemm: gcomp.h with its implementation, whose inner functions are measured too;
-   clocks, memory, random numbers, median, axpy, one core. */
+/* measure.h - the bottom of build/bench, build/gemm and build/scale: gcomp.h, unless GCOMP_LINKED is defined with its
+   implementation, whose inner functions are measured too; clocks, memory, random numbers, median, axpy, one core. */
 
 #ifndef MEASURE_H
 #define MEASURE_H
@@ -7,11 +7,16 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#ifndef GCOMP_LINKED
 #define GCOMP_IMPLEMENTATION
+#endif
 #include "gcomp.h"
 
 #include "../examples/args.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>

@@ -485,6 +485,8 @@ examples() {
     with "example advise" $out/examples build/advise sign
     with "example advise, over TCP" $out/examples sh -c "build/advise --rank 1 --root 127.0.0.1:7391 sign &
         build/advise --rank 0 --root 127.0.0.1:7391 sign && wait \$!"
+    with "bench/scale: up to 64 workers in one process have the same means" $plain sh -c "gcc -std=gnu11 -O0 $inc bench/scale.c $plain -o build/scale -lm &&
+        build/scale --workers 64 --steps 1"
     tap "every program says its usage" $out/examples sh tests/examples/speaks.sh
     with "training as advised" $out/examples build/train --text gcomp.h --hidden 40,40 --steps 3 --method advise --no-pictures --out $out/advised
 }

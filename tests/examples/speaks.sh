@@ -6,7 +6,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 if [ $# = 0 ]; then
-    for name in advise bench delayed elastic embedded engine first gemm gossip leader lgc outer overlap own_loop resnet server sharded train transformer; do
+    for name in advise bench delayed elastic embedded engine first gemm gossip leader lgc outer overlap own_loop resnet scale server sharded train transformer; do
         [ ! -x build/$name ] || set -- "$@" build/$name
     done
     set -- "$@" bench/adam.sh bench/net.sh bench/readme.sh bench/torch_net.sh bench/torch_codecs.py bench/torch_hook.py
