@@ -22165,15 +22165,44 @@ static size_t gcomp__tally_bytes(const gcomp__slot *slot, size_t world)
     return gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, world);
 }
 
-/* Bytes of all shards of a sparse payload, at most: a shard has a header, a count of at most 9
-   bytes, indices and floats; each list of indices may end within a byte. Else bytes of a payload
-   for each range. */
+/* The sparse codec of a tensor with floats as values. */
+static gcomp_codec gcomp__floats_codec(const gcomp__slot *slot)
+{
+    gcomp_codec codec = slot->use.codec;
+    codec.value = gcomp__as_floats()->wire;
+    memset(codec.value_param, 0, sizeof codec.value_param);
+    return codec;
+}
+
+/* The codec of shards and sums of a sparse tensor: their values are floats; but where not all sums
+   are applied they are those of the codec. */
+static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
+{
+    return slot->at.applied ? slot->use.codec : gcomp__floats_codec(slot);
+}
+
+/* Bytes of the values of `count` elements in shards, at most. */
+static size_t gcomp__shard_values(const gcomp__slot *slot, size_t count)
+{
+    const gcomp_codec codec = gcomp__shard_codec(slot), value = gcomp__value_codec(&codec);
+    return gcomp__block_bound(&value, count);
+}
+
+/* Bytes of payloads of `count` elements in all, at most, one for each range. Each has a header, a
+   count of 9 bytes, indices and values; each list of indices may end within a byte, and the values
+   of each may need a scale, and codes of 16 elements, more. */
+static size_t gcomp__ranges_bound(const gcomp__slot *slot, size_t count, size_t world)
+{
+    const size_t each = gcomp__plus(GCOMP__HEADER + 10, gcomp__shard_values(slot, 1));
+    return gcomp__plus(gcomp__plus(gcomp__times(each, world), gcomp__shard_values(slot, count)),
+                       gcomp__index_bound(count, slot->n));
+}
+
+/* Bytes of all shards, at most: of a sparse payload, or a payload for each range. */
 static size_t gcomp__shards_bound(const gcomp__slot *slot, size_t world)
 {
-    if (!slot->use.method->rules.selector) return slot->at.own_bytes;
-    return gcomp__plus(gcomp__plus(gcomp__times(GCOMP__HEADER + 10, world),
-                                   gcomp__times(slot->at.k, 4)),
-                       gcomp__index_bound(slot->at.k, slot->n));
+    return slot->use.method->rules.selector ? gcomp__ranges_bound(slot, slot->at.k, world)
+                                            : slot->at.own_bytes;
 }
 
 /* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
@@ -22185,8 +22214,9 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
     const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
     if (gcomp__scatters(desc)) return 0;
     if (slot->at.two_shot) return slot->at.own_bytes / world;
-    return gcomp__min(GCOMP__HEADER + 4 * range,
-                      GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
+    return gcomp__min(GCOMP__HEADER + 4 * range, GCOMP__HEADER + 10 +
+                                                     gcomp__index_bound(all, range) +
+                                                     gcomp__shard_values(slot, all));
 }
 
 /* Bytes of what all owners send to all, at most. Where only about at.applied sums are applied, one
@@ -22199,8 +22229,7 @@ static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
     if (!slot->at.applied || most == 0) return most;
     const size_t more = gcomp__times(2 * world + 1, gcomp__count_unit(slot->n, world));
     const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, more), slot->n);
-    return gcomp__min(most, gcomp__plus(gcomp__times(GCOMP__HEADER + 10, world),
-                                        gcomp__index_bound(sums, slot->n) + 4 * sums));
+    return gcomp__min(most, gcomp__ranges_bound(slot, sums, world));
 }
 
 /* Bytes of the mean of sparse payloads, as AUTO expects them. A payload has k of n elements, and
@@ -22230,7 +22259,10 @@ static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slo
     const gcomp__selector *selector = slot->use.method->rules.selector;
     size_t sent = slot->use.bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
-        if (!gcomp__values_as_floats(&slot->use.codec)) return SIZE_MAX;
+        const int floats = gcomp__values_as_floats(&slot->use.codec);
+        if (!floats && (!slot->at.applied || desc->no_error_feedback ||
+                        gcomp__method_of(slot->use.codec.value)->flags & GCOMP__FIXED_SIZES))
+            return SIZE_MAX; /* as below: what the sums lose would be lost */
         if (slot->at.applied)
             return gcomp__plus(gcomp__tally_bytes(slot, world),
                                gcomp__ranges_bytes(gcomp__shards_bound(slot, world),
@@ -22371,9 +22403,10 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->use.bound = 0;
     } else if (gcomp__wants_ranges(desc, slot)) {
         slot->use.rounds[0] = GCOMP__SHARE;
-        /* sparse: one payload, that is cut; else a payload for each range */
-        slot->at.own_bytes =
-            selector ? slot->use.bound : gcomp__times(gcomp__range_bound(slot, world), world);
+        /* sparse: one payload, that is cut; or the shards; else a payload for each range */
+        slot->at.own_bytes = slot->at.applied ? gcomp__shards_bound(slot, world)
+                             : selector ? slot->use.bound
+                                        : gcomp__times(gcomp__range_bound(slot, world), world);
         slot->use.bound = 0;
         slot->at.two_shot = !selector;
         slot->at.scattered = gcomp__scatters(desc);
@@ -22392,10 +22425,19 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
 static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
 
+/* Bytes of a sparse payload of the whole tensor with floats as values, at most. */
+static size_t gcomp__whole_bound(const gcomp__slot *slot)
+{
+    const gcomp_codec floats = gcomp__floats_codec(slot);
+    return gcomp__bound_of(slot->use.method, &floats, slot->n);
+}
+
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sum is never longer than
    the floats of its range; with SCATTER it is not sent.
      own       bound                                 the payload as a gather would send it
      cut       world * head + 4 k + indices          all shards of it; later the sums of all workers
+   Where not all sums are applied, shards are needed until the commit, and the payload has floats as
+   values and is not: shards lie in own, and the payload in cut.
      out       as cut; two shots: as own             the same shards, by workers
      shards    head + 4 one + indices                the shard of one worker, for this owner
      sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
@@ -22420,9 +22462,10 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
         return;
     }
     const size_t cut = gcomp__shards_bound(slot, world);
-    gcomp__grow(&plan->cut, cut);
+    gcomp__grow(&plan->cut, slot->at.applied ? gcomp__whole_bound(slot) : cut);
     gcomp__grow(&plan->out, cut);
-    gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
+    gcomp__grow(&plan->shards,
+                head + gcomp__index_bound(one, range) + gcomp__shard_values(slot, one));
     if (slot->at.applied) gcomp__grow(&plan->tally, gcomp__bins(slot->at.applied));
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
 }
@@ -24069,8 +24112,9 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 
    A shard is a payload of the same method, of one range, with floats as values. Additions have the
    order that a gather has: the same bits come out. A sum goes out sparse or dense, whichever is
-   shorter. In the two-shot form (block methods) a shard is a payload of the range by itself, with
-   the tensor's codec. The owner adds shards to its own part of p, and its sum is one payload more.
+   shorter. Where not all sums are applied, values of shards and of sums are those of the codec. In
+   the two-shot form (block methods) a shard is a payload of the range by itself, with the tensor's
+   codec. The owner adds shards to its own part of p, and its sum is one payload more.
    With GCOMP_AGGREGATE_SCATTER the stages end with TOTALS, and the sums stay in mem.acc until the
    commit; a payload of the method none is a shard too.
 
@@ -24126,15 +24170,6 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
-/* The codec of a shard of a sparse payload: its values are floats. */
-static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
-{
-    gcomp_codec codec = slot->use.codec;
-    codec.value = gcomp__as_floats()->wire;
-    memset(codec.value_param, 0, sizeof codec.value_param);
-    return codec;
-}
-
 /* Writes chosen elements of a range as a sparse payload. GCOMP_DST_TOO_SMALL if it does not fit
    capacity: gcomp__put_sums then sends floats. */
 static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
@@ -24162,11 +24197,16 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
     const size_t world = gc->world;
     /* room for k indices and values, in the scratch */
     gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->at.k);
+    const uint64_t key = gcomp__source_in(gc, slot, NULL, gc->step).key.own;
+    const uint8_t *from = gc->mem.own + slot->at.own;
     uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
     size_t length = 0;
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
-                                   slot->now.length, slot->n));
+    if (slot->at.applied) { /* see gcomp__place_shards */
+        from = gc->mem.cut + slot->at.cut;
+        to = gc->mem.own + slot->at.own;
+    }
+    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, from, slot->now.length, slot->n));
     size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
@@ -24175,8 +24215,10 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
             s.index[s.count] -= (uint32_t)begin;
         s.n = end - begin; /* a shard counts its elements from 0 */
-        GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + 10 + s.n / 8 + 4 * s.count,
-                                    &length));
+        s.in.key.own = gcomp__philox_word(key, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
+        GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to,
+                                    GCOMP__HEADER + 10 + s.n / 8 +
+                                        gcomp__shard_values(slot, s.count), &length));
         left -= s.count;
         s.index += s.count;
         s.value += s.count;
@@ -24251,8 +24293,8 @@ static void gcomp__pack_shards(gcomp *gc)
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->at.own_bytes) continue;
             if (w == gc->me && slot->at.adds_own) continue;
-            const uint8_t *from = slot->at.two_shot ? gc->mem.own + slot->at.own
-                                                           : gc->mem.cut + slot->at.cut;
+            const uint8_t *from = slot->at.two_shot || slot->at.applied
+                                      ? gc->mem.own + slot->at.own : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
             size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
             memcpy(to, from, length);
@@ -24416,11 +24458,13 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const gcomp__source in = gcomp__plain_source(sums);
     gcomp__selection s = gcomp__selection_in(&call, &in, n, room);
+    const uint64_t key = gcomp__source_in(gc, slot, NULL, gc->step).key.own;
     const size_t wanted =
         border->above == 1 ? n : gcomp__sums_within(gc, slot, border, sums, n, w);
     /* cannot fail: sums are finite */
     if (wanted) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, wanted);
     if (s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    s.in.key.own = gcomp__philox_word(key, 0, GCOMP__PURPOSE_RANGE, (uint32_t)gc->world);
     return s;
 }
 
@@ -24643,6 +24687,29 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
                                gcomp__sparse_room(&slot->use.codec, slot->n));
         memset(part, 0, 4 * n);
         for (size_t i = 0; i < s.count; i++) part[s.index[i]] = s.value[i];
+    }
+}
+
+/* The mean that was made by ranges is in y, and the whole p in the residual. What was sent leaves
+   the residual where y is not 0. What the values of a sum have lost goes to the owner, as in
+   gcomp__keep_mean. */
+static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
+{
+    size_t at = slot->at.own; /* shards, in order */
+    for (size_t w = 0; w < work->world; w++) {
+        const gcomp__work part = gcomp__work_in(work, w);
+        const float *mean = gc->mem.acc + slot->at.acc;
+        float *e = part.residual.floats;
+        gcomp__view sent;
+        gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
+        gcomp__sparse_take(&sent, e, part.y);
+        if (w != gc->me || gcomp__values_as_floats(&slot->use.codec)) continue;
+        for (size_t i = 0; i < part.n; i++) {
+            if (part.y[i] == 0) continue;
+            float lost = (mean[i] - part.y[i]) * (float)work->world;
+            GCOMP__PIN(lost);
+            e[i] = gcomp__saturated(e[i] + lost);
+        }
     }
 }
 
@@ -25673,11 +25740,15 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp__source *in, size_t 
 static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     const int by_ranges = slot->at.own_bytes != 0;
-    uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
+    const int coded_later = by_ranges && slot->at.applied; /* in shards */
+    const gcomp_codec codec = coded_later ? gcomp__floats_codec(slot) : slot->use.codec;
+    const size_t room = coded_later ? gcomp__whole_bound(slot)
+                        : by_ranges ? slot->at.own_bytes : slot->use.bound;
+    uint8_t *to = coded_later ? gc->mem.cut + slot->at.cut
+                  : by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
-    GCOMP__TRY(gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
-                                by_ranges ? slot->at.own_bytes : slot->use.bound,
+    GCOMP__TRY(gcomp__encode_as(&work->call, &codec, &work->in, slot->n, to, room,
                                 &slot->now.length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
     return GCOMP_OK;
@@ -26445,7 +26516,8 @@ GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, siz
      by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
      scattered       sink: own payload out of p; then the sums of the own range into y
      a part applied  as the others, but the whole p stays at first; then what was sent, and is in y,
-                     leaves the residual. A gathered y keeps only what is applied */
+                     leaves the residual. A gathered y keeps only what is applied; by ranges what
+                     the values of sums have lost goes to their owners */
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
@@ -26462,10 +26534,11 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         const int by_ranges = slot->at.own_bytes != 0;
         gcomp__sink sink = gcomp__sink_of(&work);
         gcomp__view own; /* the own payload, as it was encoded */
-        (void)gcomp__open_payload(gc->set, &own, NULL,
-                                  by_ranges ? gc->mem.own + slot->at.own
-                                            : gc->mem.send + slot->now.sent,
-                                  slot->now.length, slot->n);
+        if (!by_ranges || !slot->at.applied)
+            (void)gcomp__open_payload(gc->set, &own, NULL,
+                                      by_ranges ? gc->mem.own + slot->at.own
+                                                : gc->mem.send + slot->now.sent,
+                                      slot->now.length, slot->n);
         if (made || scattered) sink.y = NULL;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
@@ -26475,8 +26548,10 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         if (scattered) gcomp__take_shard(gc, slot, &work);
         else if (by_ranges) gcomp__apply_sums(gc, slot, work.y);
         else if (slot->at.applied) gcomp__keep_largest(gc, slot, work.y);
-        if (slot->at.applied && work.residual.floats)
-            gcomp__sparse_take(&own, work.residual.floats, work.y);
+        if (slot->at.applied && work.residual.floats) {
+            if (by_ranges) gcomp__take_applied(gc, slot, &work);
+            else gcomp__sparse_take(&own, work.residual.floats, work.y);
+        }
     } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
