@@ -22149,20 +22149,26 @@ static size_t gcomp__bins(size_t k)
     return bins;
 }
 
-/* Sums of n elements are counted in units of so many, a power of two, so that all units of all
-   workers are fewer than GCOMP__COUNTED. Of fewer than 2^24 elements each is counted. */
-static size_t gcomp__count_unit(size_t n, size_t world)
+/* Floats of the counts of a tensor. A count of 2^24 or more would not be exact: then it travels in
+   two floats, first all low parts of gcomp__low_part bits, then all high parts. */
+static size_t gcomp__tally_floats(const gcomp__slot *slot)
 {
-    size_t unit = 1;
-    while (unit < n && gcomp__plus(n / unit, unit > 1 ? world : 0) >= GCOMP__COUNTED) unit *= 2;
-    return unit;
+    const size_t bins = slot->at.applied ? gcomp__bins(slot->at.applied) : 0;
+    return slot->n < GCOMP__COUNTED ? bins : 2 * bins;
+}
+
+/* So few that the low parts of all workers add up to at most 2^24. */
+static unsigned gcomp__low_part(size_t world)
+{
+    unsigned bits = 24;
+    while (bits && (size_t)(GCOMP__COUNTED >> bits) < world) bits--;
+    return bits;
 }
 
 /* Bytes that a worker sends over the network for the counts of a tensor. */
 static size_t gcomp__tally_bytes(const gcomp__slot *slot, size_t world)
 {
-    const size_t bytes = slot->at.applied ? 4 * gcomp__bins(slot->at.applied) : 0;
-    return gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, world);
+    return gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * gcomp__tally_floats(slot), world);
 }
 
 /* The sparse codec of a tensor with floats as values. */
@@ -22220,15 +22226,13 @@ static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 }
 
 /* Bytes of what all owners send to all, at most. Where only about at.applied sums are applied, one
-   owner may have nearly all of them; each may send one too many by rounding, and one unit in which
-   sums are counted. */
+   owner may have nearly all of them, and each may send one too many by rounding. */
 static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
     if (!slot->at.applied || most == 0) return most;
-    const size_t more = gcomp__times(2 * world + 1, gcomp__count_unit(slot->n, world));
-    const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, more), slot->n);
+    const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, world), slot->n);
     return gcomp__min(most, gcomp__ranges_bound(slot, sums, world));
 }
 
@@ -22466,7 +22470,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     gcomp__grow(&plan->out, cut);
     gcomp__grow(&plan->shards,
                 head + gcomp__index_bound(one, range) + gcomp__shard_values(slot, one));
-    if (slot->at.applied) gcomp__grow(&plan->tally, gcomp__bins(slot->at.applied));
+    gcomp__grow(&plan->tally, gcomp__tally_floats(slot));
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
 }
 
@@ -22494,7 +22498,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (slot->use.floats) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (slot->at.own_bytes) gcomp__place_shards(plan, slot, desc);
-    else if (slot->at.applied) gcomp__raise(&plan->tally, gcomp__bins(slot->at.applied));
+    else gcomp__raise(&plan->tally, gcomp__tally_floats(slot));
 }
 
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
@@ -24366,9 +24370,9 @@ static void gcomp__add_shards(gcomp *gc)
    h + w / golden ratio, where h is random in each tensor and step, and cuts what is behind the
    point. So all owners together send k, and less than one more or one fewer for each owner,
    whatever the sums are. All workers apply what is sent.
-   A float holds whole numbers up to 2^24, in any order of additions. Tensors of 2^24 elements and
-   more are counted in units of several sums, rounded in the same way. A count that arrives wrong at
-   one owner changes how many sums that one sends, and nothing else: means stay equal.
+   A float holds whole numbers up to 2^24, in any order of additions; larger counts travel in two
+   floats. A count that arrives wrong at one owner changes how many sums that one sends, and nothing
+   else: means stay equal.
    The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
    back. */
 
@@ -24393,43 +24397,43 @@ static uint32_t gcomp__rounding(const gcomp *gc, const gcomp__slot *slot, size_t
     return (uint32_t)gcomp__stream(key.shared, GCOMP__PURPOSE_RANGE) + (uint32_t)w * 0x9e3779b9u;
 }
 
-/* tally <- how many of the n sums of owner w there are in each bin, in units. The counters are in
-   the scratch, where a selection has more of them. */
+/* tally <- how many of the n sums of an owner there are in each bin. The counters are in the
+   scratch, where a selection has more of them. */
 static void gcomp__count_sums(const gcomp *gc, const gcomp__slot *slot, const float *sums, size_t n,
-                              size_t w, float *tally)
+                              float *tally)
 {
-    const size_t bins = gcomp__bins(slot->at.applied),
-                 unit = gcomp__count_unit(slot->n, gc->world);
+    const size_t bins = gcomp__bins(slot->at.applied);
+    const unsigned low = gcomp__low_part(gc->world);
     const uint32_t first = 87u << 23, span = 64u << 23, width = span / (uint32_t)bins;
     size_t *const count = (size_t *)(void *)gcomp__call_in(gc, slot->use.method).scratch;
-    uint64_t all = (uint64_t)unit * gcomp__rounding(gc, slot, w) >> 32; /* unit = 1: 0 */
     memset(count, 0, sizeof *count * bins);
     for (size_t i = 0; i < n; i++) {
         const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
         const uint32_t above = key < first ? 0 : key - first;
         count[(above < span ? above : span - 1) / width] += key != 0;
     }
-    for (size_t bin = bins; bin-- > 0;) {
-        const uint64_t before = all / unit;
-        all += count[bin];
-        tally[bin] = (float)(all / unit - before);
-    }
+    if (gcomp__tally_floats(slot) > bins)
+        for (size_t bin = 0; bin < bins; bin++) {
+            tally[bins + bin] = (float)(count[bin] >> low);
+            count[bin] &= ((size_t)1 << low) - 1;
+        }
+    for (size_t bin = 0; bin < bins; bin++) tally[bin] = (float)count[bin];
 }
 
 /* The border, by the counts of all owners. */
 static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, const float *tally)
 {
-    const size_t bins = gcomp__bins(slot->at.applied),
-                 unit = gcomp__count_unit(slot->n, gc->world);
-    const uint64_t k = gcomp__ceil_div(slot->at.applied, unit);
+    const size_t bins = gcomp__bins(slot->at.applied);
+    const int parts = gcomp__tally_floats(slot) > bins;
     gcomp__border border = {1, 1, 0, 1};
     uint64_t larger = 0;
     for (size_t bin = bins; bin-- > 0; larger += border.there) {
         border.there = (uint64_t)tally[bin];
-        if (larger + border.there <= k) continue; /* all of them */
+        if (parts) border.there += (uint64_t)tally[bins + bin] << gcomp__low_part(gc->world);
+        if (larger + border.there <= slot->at.applied) continue; /* all of them */
         border.least = gcomp__bin_key(bin, bins);
         border.above = gcomp__bin_key(bin + 1, bins);
-        border.wanted = k - larger;
+        border.wanted = slot->at.applied - larger;
         return border;
     }
     return border;
@@ -24478,7 +24482,7 @@ static void gcomp__put_tally(gcomp *gc)
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++)
         if (slot->now.grad && slot->at.own_bytes && slot->at.applied)
             gcomp__count_sums(gc, slot, gc->mem.acc + slot->at.acc,
-                              gcomp__range_size(slot->n, gc->world, gc->me), gc->me,
+                              gcomp__range_size(slot->n, gc->world, gc->me),
                               gc->mem.tally + slot->now.tally);
     memcpy(gc->mem.tally + b->tally, gc->mem.tally, 4 * b->tally);
 }
@@ -24670,13 +24674,13 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
    sent, and zeros. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const size_t world = gc->world, bins = gcomp__bins(slot->at.applied);
-    float *const own = gc->mem.tally, *const all = own + bins;
-    memset(all, 0, 4 * bins);
+    const size_t world = gc->world, floats = gcomp__tally_floats(slot);
+    float *const own = gc->mem.tally, *const all = own + floats;
+    memset(all, 0, 4 * floats);
     for (size_t w = 0; w < world; w++) {
         gcomp__count_sums(gc, slot, y + gcomp__range(slot->n, world, w),
-                          gcomp__range_size(slot->n, world, w), w, own);
-        for (size_t bin = 0; bin < bins; bin++) all[bin] += own[bin];
+                          gcomp__range_size(slot->n, world, w), own);
+        for (size_t i = 0; i < floats; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
     for (size_t w = 0; w < world && border.above > 1; w++) {
@@ -25165,7 +25169,7 @@ static void gcomp__put_frame(gcomp *gc)
         if (slot->at.own_bytes && slot->at.applied) {
             gc->has_tally = 1;
             slot->now.tally = b->tally;
-            b->tally += gcomp__bins(slot->at.applied);
+            b->tally += gcomp__tally_floats(slot);
         }
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (slot->use.rounds[round] == GCOMP__GATHER) gc->gather_round = round;
