@@ -513,9 +513,14 @@
      where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
      Values travel as floats in both directions. blocktopk and dct always gather. If each worker
      chooses its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
-     topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
-     back; what a worker sent for other places stays in its residual. Without alltoallv
-     topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
+     topk:global=1 (gTop-k) applies only the largest elements of the mean, so that about k come
+     back, at most one more or one fewer for each worker; what a worker sent for other places stays
+     in its residual. Which are the largest is found by counts of the sums by size, 64 bytes to 8
+     KiB a tensor, which one allreduce adds: comm.allreduce is needed too. So what a worker sends
+     does not grow with the workers, but for 32 bytes of frames and lengths, and 42 to 60 of headers
+     for each tensor, shard and sum. Values travel by the value method in both directions; what is
+     lost on the way back is the owner's, as in two shots. Without alltoallv topk:global=1 gathers;
+     with floats as values the bits are the same. Outside of steps topk:global=1 is topk.
      leadertopk sends the places of one worker, another one in each step of a tensor, and sums the
      values of all there: what a worker brings to the sums does not grow with the workers. It needs
      nothing but allreduce. A worker that finds the list of places damaged makes the second sum NaN,
@@ -550,7 +555,8 @@
        block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
                         that needs a residual has none (desc.no_error_feedback)
        sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
-                        from 8 workers on), values are floats, and a shard has 64 elements or more
+                        from 8 workers on), values are floats, and a shard has 64 elements or more;
+                        topk:global=1 where ranges send less, headers counted, and sums can be added
      Trained on Fashion-MNIST, means of three seeds with 4 and with 8 workers: beside the gather,
      the loss of two shots is at most .15 % higher with sign, onebit, int:bits=4, qsgd, eden, bf16,
      and at most .55 % with twobit:threshold=auto and terngrad (table: bench/README.md).
@@ -1029,13 +1035,14 @@
      fetch    34   has no payload: it exchanges a sum of count sketches
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of
                    8, 16 or 32 bits
-   Shards are payloads of the sparse method with value method 1; n and the indices are those of a
-   range. Every range has ceil(ceil(n / world) / 128) * 128 elements, except at the end of the
-   tensor: the last ranges have the rest, or nothing. Range means are such payloads too, or payloads
-   of the method none. Lengths and lists: see >>shards. In two shots, shards and range means are
-   payloads of the codec with the n of a range. Their random numbers have another key: gcomp_key.own
-   is replaced by the first two words of the Philox4x32-10 block with this key and the counter
-   (0, 0, 7, r), where r is the number of the range, or world for the mean.
+   Shards are payloads of the sparse method with value method 1, and with topk:global=1 with that of
+   the codec; n and the indices are those of a range. Every range has ceil(ceil(n / world) / 128) *
+   128 elements, except at the end of the tensor: the last ranges have the rest, or nothing. Range
+   means are such payloads too, or payloads of the method none. Lengths and counts: see >>shards. In
+   two shots, shards and range means are payloads of the codec with the n of a range. Random numbers
+   of shards and of range means have another key: gcomp_key.own is replaced by the first two words
+   of the Philox4x32-10 block with this key and the counter (0, 0, 7, r), where r is the number of
+   the range, or world for the mean.
    With GCOMP_AGGREGATE_SCATTER there are the same shards, also of the method none, and no range
    means.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
@@ -1746,7 +1753,7 @@ typedef struct gcomp_comm {
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
      SHARDS               (b + the mean as floats or as a payload) (world - 1) / world
-     SHARDS, global=1     little more than 2 b (world - 1) / world
+     SHARDS, global=1     2 b (world - 1) / world, counts, and two headers for each worker
      SCATTER              b (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
@@ -14331,9 +14338,8 @@ static const gcomp__method gcomp__row_eden = {
 
 #if GCOMP__IN_FIRST
 enum {
-    GCOMP__SPARSE_BITS = 11,       /* of a key, in a pass of gcomp__sort_keys */
-    GCOMP__SPARSE_BINS = 1 << GCOMP__SPARSE_BITS, /* counters of a pass over keys, in the scratch:
-                                      GCOMP_SCRATCH must hold them */
+    GCOMP__SPARSE_BINS = 2048,     /* counters of a pass over keys, in the scratch: GCOMP_SCRATCH
+                                      must hold them */
     GCOMP__SPARSE_SAMPLE = 65536,  /* elements of the largest sample */
     GCOMP__SPARSE_BATCH = 128,     /* indices that are checked at once */
     GCOMP__SPARSE_CURSORS = 8,     /* payloads that are read at once */
@@ -22157,12 +22163,10 @@ static size_t gcomp__tally_floats(const gcomp__slot *slot)
     return slot->n < GCOMP__COUNTED ? bins : 2 * bins;
 }
 
-/* So few that the low parts of all workers add up to at most 2^24. */
+/* So few that the low parts of all workers, at most 2^24, add up to at most 2^24. */
 static unsigned gcomp__low_part(size_t world)
 {
-    unsigned bits = 24;
-    while (bits && (size_t)(GCOMP__COUNTED >> bits) < world) bits--;
-    return bits;
+    return world == 1 ? 24 : 23 - gcomp__log2((uint32_t)world - 1);
 }
 
 /* Bytes that a worker sends over the network for the counts of a tensor. */
@@ -22171,20 +22175,15 @@ static size_t gcomp__tally_bytes(const gcomp__slot *slot, size_t world)
     return gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * gcomp__tally_floats(slot), world);
 }
 
-/* The sparse codec of a tensor with floats as values. */
-static gcomp_codec gcomp__floats_codec(const gcomp__slot *slot)
-{
-    gcomp_codec codec = slot->use.codec;
-    codec.value = gcomp__as_floats()->wire;
-    memset(codec.value_param, 0, sizeof codec.value_param);
-    return codec;
-}
-
 /* The codec of shards and sums of a sparse tensor: their values are floats; but where not all sums
    are applied they are those of the codec. */
 static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
 {
-    return slot->at.applied ? slot->use.codec : gcomp__floats_codec(slot);
+    gcomp_codec codec = slot->use.codec;
+    if (slot->at.applied) return codec;
+    codec.value = gcomp__as_floats()->wire;
+    memset(codec.value_param, 0, sizeof codec.value_param);
+    return codec;
 }
 
 /* Bytes of the values of `count` elements in shards, at most. */
@@ -22429,19 +22428,11 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
 static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
 
-/* Bytes of a sparse payload of the whole tensor with floats as values, at most. */
-static size_t gcomp__whole_bound(const gcomp__slot *slot)
-{
-    const gcomp_codec floats = gcomp__floats_codec(slot);
-    return gcomp__bound_of(slot->use.method, &floats, slot->n);
-}
-
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sum is never longer than
    the floats of its range; with SCATTER it is not sent.
      own       bound                                 the payload as a gather would send it
      cut       world * head + 4 k + indices          all shards of it; later the sums of all workers
-   Where not all sums are applied, shards are needed until the commit, and the payload has floats as
-   values and is not: shards lie in own, and the payload in cut.
+   Where not all sums are applied there is no payload: the shards lie in own, until the commit.
      out       as cut; two shots: as own             the same shards, by workers
      shards    head + 4 one + indices                the shard of one worker, for this owner
      sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
@@ -22466,7 +22457,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
         return;
     }
     const size_t cut = gcomp__shards_bound(slot, world);
-    gcomp__grow(&plan->cut, slot->at.applied ? gcomp__whole_bound(slot) : cut);
+    if (!slot->at.applied) gcomp__grow(&plan->cut, cut);
     gcomp__grow(&plan->out, cut);
     gcomp__grow(&plan->shards,
                 head + gcomp__index_bound(one, range) + gcomp__shard_values(slot, one));
@@ -24192,26 +24183,31 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 }
 
 /* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
-   lie one behind the other, since indices rise. Not inlined: its stack frame is large.
+   lie one behind the other, since indices rise. Where not all sums are applied, the elements are
+   chosen here, and the shards are what is kept of them. Not inlined: its stack frame is large.
      n = 96, world = 3     indices 3 40 41 70   ->   3 | 8 9 | 6     counted within each range */
-GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
+GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
+                                        const gcomp__work *work)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const gcomp__source in = gcomp__plain_source(NULL);
+    const gcomp_codec *codec = &slot->use.codec;
     const size_t world = gc->world;
-    /* room for k indices and values, in the scratch */
-    gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->at.k);
-    const uint64_t key = gcomp__source_in(gc, slot, NULL, gc->step).key.own;
-    const uint8_t *from = gc->mem.own + slot->at.own;
+    /* in the scratch; of a payload, room for k indices and values */
+    gcomp__selection s = gcomp__selection_in(
+        &call, &work->in, slot->n,
+        slot->at.applied ? gcomp__sparse_room(codec, slot->n) : slot->at.k);
     uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
-    size_t length = 0;
-    if (slot->at.applied) { /* see gcomp__place_shards */
-        from = gc->mem.cut + slot->at.cut;
+    size_t length = 0, left;
+    if (slot->at.applied) {
         to = gc->mem.own + slot->at.own;
+        GCOMP__TRY((slot->use.method->rules.selector->select)(&call, codec, &s));
+        left = s.count;
+    } else {
+        GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
+                                       slot->now.length, slot->n));
+        left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     }
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, from, slot->now.length, slot->n));
-    size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
         const size_t begin = gcomp__range(slot->n, world, w),
@@ -24219,7 +24215,7 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
             s.index[s.count] -= (uint32_t)begin;
         s.n = end - begin; /* a shard counts its elements from 0 */
-        s.in.key.own = gcomp__philox_word(key, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
+        s.in.key.own = gcomp__philox_word(work->in.key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
         GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to,
                                     GCOMP__HEADER + 10 + s.n / 8 +
                                         gcomp__shard_values(slot, s.count), &length));
@@ -25744,15 +25740,11 @@ static double gcomp__measure_p(const gcomp *gc, const gcomp__source *in, size_t 
 static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     const int by_ranges = slot->at.own_bytes != 0;
-    const int coded_later = by_ranges && slot->at.applied; /* in shards */
-    const gcomp_codec codec = coded_later ? gcomp__floats_codec(slot) : slot->use.codec;
-    const size_t room = coded_later ? gcomp__whole_bound(slot)
-                        : by_ranges ? slot->at.own_bytes : slot->use.bound;
-    uint8_t *to = coded_later ? gc->mem.cut + slot->at.cut
-                  : by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
+    uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
-    GCOMP__TRY(gcomp__encode_as(&work->call, &codec, &work->in, slot->n, to, room,
+    GCOMP__TRY(gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
+                                by_ranges ? slot->at.own_bytes : slot->use.bound,
                                 &slot->now.length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
     return GCOMP_OK;
@@ -25761,8 +25753,8 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 /* Encodes a gradient: its payload, its shards, or what it brings to the first sum. Not inlined: its
    frame is large.
      two shots             gcomp__encode_ranges     a payload for each range of another worker
-     a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges
-       ranges              gcomp__cut
+     a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges;
+       ranges              gcomp__cut               the first only where all sums are applied
      payloads in round 0   gcomp__encode_payload    one payload
      others                row's make               the part of the first sum; payloads later */
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
@@ -25773,7 +25765,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (slot->at.two_shot) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
     } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
-        GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
+        if (!slot->at.own_bytes || !slot->at.applied)
+            GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         /* the frame tells it: a later round makes the payload */
         slot->now.length = slot->use.bound;
@@ -25783,7 +25776,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (gc->desc.measure && slot->use.flags & GCOMP__MOMENTUM)
         slot->now.p_squares =
             (gcomp__common(gc->set)->squares)((const float *)(void *)work.call.scratch, slot->n);
-    return slot->at.own_bytes && !slot->at.two_shot ? gcomp__cut(gc, slot) : GCOMP_OK;
+    return slot->at.own_bytes && !slot->at.two_shot ? gcomp__cut(gc, slot, &work) : GCOMP_OK;
 }
 
 /* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
