@@ -513,9 +513,14 @@
      where that is shorter. The bits are those of the gather. desc.aggregate says when this is done.
      Values travel as floats in both directions. blocktopk and dct always gather. If each worker
      chooses its k of n elements independently, the mean has n (1 - (1 - k / n)^W) elements.
-     topk:global=1 (gTop-k) applies only the k largest elements of the mean, so no more than k come
-     back; what a worker sent for other places stays in its residual. Without alltoallv
-     topk:global=1 gathers, with the same bits. Outside of steps topk:global=1 is topk.
+     topk:global=1 (gTop-k) applies only the largest elements of the mean, so that about k come
+     back, at most one more or one fewer for each worker; what a worker sent for other places stays
+     in its residual. Which are the largest is found by counts of the sums by size, 64 bytes to 8
+     KiB a tensor, which one allreduce adds: comm.allreduce is needed too. So what a worker sends
+     does not grow with the workers, but for 32 bytes of frames and lengths, and 42 to 60 of headers
+     for each tensor, shard and sum. Values travel by the value method in both directions; what is
+     lost on the way back is the owner's, as in two shots. Without alltoallv topk:global=1 gathers;
+     with floats as values the bits are the same. Outside of steps topk:global=1 is topk.
      leadertopk sends the places of one worker, another one in each step of a tensor, and sums the
      values of all there: what a worker brings to the sums does not grow with the workers. It needs
      nothing but allreduce. A worker that finds the list of places damaged makes the second sum NaN,
@@ -550,7 +555,8 @@
        block payloads   two shots from 3 workers on; not with a fixed threshold, nor where a codec
                         that needs a residual has none (desc.no_error_feedback)
        sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
-                        from 8 workers on), values are floats, and a shard has 64 elements or more
+                        from 8 workers on), values are floats, and a shard has 64 elements or more;
+                        topk:global=1 where ranges send less, headers counted, and sums can be added
      Trained on Fashion-MNIST, means of three seeds with 4 and with 8 workers: beside the gather,
      the loss of two shots is at most .15 % higher with sign, onebit, int:bits=4, qsgd, eden, bf16,
      and at most .55 % with twobit:threshold=auto and terngrad (table: bench/README.md).
@@ -1029,13 +1035,14 @@
      fetch    34   has no payload: it exchanges a sum of count sketches
      intsum   19   has no payload: it exchanges the largest |p|, a float, then sums of integers of
                    8, 16 or 32 bits
-   Shards are payloads of the sparse method with value method 1; n and the indices are those of a
-   range. Every range has ceil(ceil(n / world) / 128) * 128 elements, except at the end of the
-   tensor: the last ranges have the rest, or nothing. Range means are such payloads too, or payloads
-   of the method none. Lengths and lists: see >>shards. In two shots, shards and range means are
-   payloads of the codec with the n of a range. Their random numbers have another key: gcomp_key.own
-   is replaced by the first two words of the Philox4x32-10 block with this key and the counter
-   (0, 0, 7, r), where r is the number of the range, or world for the mean.
+   Shards are payloads of the sparse method with value method 1, and with topk:global=1 with that of
+   the codec; n and the indices are those of a range. Every range has ceil(ceil(n / world) / 128) *
+   128 elements, except at the end of the tensor: the last ranges have the rest, or nothing. Range
+   means are such payloads too, or payloads of the method none. Lengths and counts: see >>shards. In
+   two shots, shards and range means are payloads of the codec with the n of a range. Random numbers
+   of shards and of range means have another key: gcomp_key.own is replaced by the first two words
+   of the Philox4x32-10 block with this key and the counter (0, 0, 7, r), where r is the number of
+   the range, or world for the mean.
    With GCOMP_AGGREGATE_SCATTER there are the same shards, also of the method none, and no range
    means.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
@@ -1746,7 +1753,7 @@ typedef struct gcomp_comm {
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
      SHARDS               (b + the mean as floats or as a payload) (world - 1) / world
-     SHARDS, global=1     little more than 2 b (world - 1) / world
+     SHARDS, global=1     2 b (world - 1) / world, counts, and two headers for each worker
      SCATTER              b (world - 1) / world */
 typedef enum gcomp_aggregate {
     GCOMP_AGGREGATE_AUTO = 0,
@@ -3708,7 +3715,6 @@ enum {
     /* Keeps a momentum: the last n floats of its state. So the method encodes in steps only. p is
        made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
-    GCOMP__TOP_MEAN = 256, /* of the mean only the largest are applied, as many as are sent */
     /* Even and odd steps sum different things. The last float of the shared state is 1 before an
        odd step, and 0 before an even one. */
     GCOMP__TURNS = 512,
@@ -14332,9 +14338,8 @@ static const gcomp__method gcomp__row_eden = {
 
 #if GCOMP__IN_FIRST
 enum {
-    GCOMP__SPARSE_BITS = 11,       /* of a key, in a pass of gcomp__sort_keys */
-    GCOMP__SPARSE_BINS = 1 << GCOMP__SPARSE_BITS, /* counters of a pass over keys, in the scratch:
-                                      GCOMP_SCRATCH must hold them */
+    GCOMP__SPARSE_BINS = 2048,     /* counters of a pass over keys, in the scratch: GCOMP_SCRATCH
+                                      must hold them */
     GCOMP__SPARSE_SAMPLE = 65536,  /* elements of the largest sample */
     GCOMP__SPARSE_BATCH = 128,     /* indices that are checked at once */
     GCOMP__SPARSE_CURSORS = 8,     /* payloads that are read at once */
@@ -14363,6 +14368,8 @@ struct gcomp__selector {
     gcomp_result (*select)(const gcomp__call *call, const gcomp_codec *codec, gcomp__selection *s);
     int grouped; /* an index names a group of elements; param[1] says how many */
     int unknown; /* nobody knows beforehand how many elements are sent */
+    /* of the mean a step applies only the largest, about so many; 0, or NULL: all */
+    size_t (*applied)(const gcomp_codec *codec, size_t n);
 };
 #endif
 
@@ -15272,9 +15279,9 @@ static const gcomp__payload gcomp__sparse_payload = {
 
    exact=0: about k elements, at least 0.8 k and at most 1.25 k (or all that are not zero): those
    with the key that just k would reach by the sample. If these are fewer or more, the k largest.
-   Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the k largest elements
-   of the mean are applied (exact=0: 1.25 k), chosen by the same rule; what a worker sent to other
-   places stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss.
+   Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the largest elements of
+   the mean are applied, about k (exact=0: 1.25 k), see >>shards; what a worker sent to other places
+   stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss.
 
    chunk=4096: the k largest of each 4096 elements, and of the rest; k by the formula above with n =
    4096. Sarfi, Therien, Lidin, Belilovsky, SparseLoCo, arXiv 2508.15706. The paper codes a place
@@ -15343,17 +15350,24 @@ static const char *gcomp__topk_refuse(const double *param, int values)
                : NULL;
 }
 
-/* global=1: what was sent and is not among the k of the mean goes back into the residual. So the
-   mean over the workers is conserved, but no longer each element on each worker. */
+/* global=1: of the mean as many elements are applied as a worker sends. */
+static size_t gcomp__topk_applied(const gcomp_codec *codec, size_t n)
+{
+    return codec->param[1] != 0 ? gcomp__topk_most(codec, n) : 0;
+}
+
+/* global=1: what was sent and is not applied goes back into the residual. So the mean over the
+   workers is conserved, but no longer each element on each worker. */
 static void gcomp__topk_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
     (void)rounds;
     if (codec->param[1] == 0) return;
     *flags &= ~(unsigned)GCOMP__CONSERVES_ELEMENT;
-    *flags |= GCOMP__CONSERVES_MEAN | GCOMP__TOP_MEAN;
+    *flags |= GCOMP__CONSERVES_MEAN;
 }
 
-static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select};
+static const gcomp__selector gcomp__topk = {gcomp__topk_most, gcomp__topk_select, 0, 0,
+                                            gcomp__topk_applied};
 static const gcomp__method gcomp__row_topk = {
     "topk", 5, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0), GCOMP__COUNT("global", 0, 0, 1, 0),
@@ -19880,6 +19894,13 @@ static int gcomp__values_as_floats(const gcomp_codec *codec)
     return codec->value == gcomp__as_floats()->wire;
 }
 
+/* About how many elements of a mean of n a step with this codec applies; 0: all. */
+static size_t gcomp__applied(const gcomp_codec *codec, size_t n)
+{
+    const gcomp__selector *selector = gcomp__method_of(codec->method)->rules.selector;
+    return selector && selector->applied ? (selector->applied)(codec, n) : 0;
+}
+
 /* The row of the method with this number in payloads; NULL: this build has no such method. */
 static const gcomp__method *gcomp__method_of(unsigned wire)
 {
@@ -21215,7 +21236,7 @@ typedef struct gcomp__places {
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
     size_t k;              /* elements of a sparse payload, at most */
-    size_t list_step;      /* every list_step-th key of a range is listed, see >>shards */
+    size_t applied;        /* of its mean about so many elements are applied; 0: all */
     int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
     int adds_own;          /* two shots: an owner adds its own part of p as it is */
     int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
@@ -21244,7 +21265,7 @@ typedef struct gcomp__this_step {
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
     size_t sent;           /* where the payload went in mem.send: payloads move together */
-    size_t list;           /* its keys in the lists of a worker */
+    size_t tally;          /* floats: its counts in a tally, see >>shards */
     size_t sum_at[3];      /* elements of other tensors before its own in mem.sums */
     size_t sum_count[3];   /* elements that it sums now; use.sum_count is the most of any step */
     size_t next;           /* its entry in the next step */
@@ -21310,7 +21331,7 @@ typedef struct gcomp__plan {
     size_t packed;   /* bytes: shards in the order of workers; later this worker's sums */
     size_t shards;   /* bytes: the shards that come from one worker */
     size_t sum;      /* bytes: the sums that come from one owner */
-    size_t lists;    /* bytes: the lists that come from one owner */
+    size_t tally;    /* floats: the counts of its tensors, or of one tensor of a gather */
     size_t acc;      /* floats: the sums of the own ranges */
     /* all tensors */
     size_t buckets;  /* how many buckets there are */
@@ -21326,7 +21347,7 @@ typedef struct gcomp__bucket {
     size_t at_send, send; /* payloads in mem.send: where, and how many bytes at most */
     size_t at_cut, shards, sum; /* as in gcomp__plan, for this bucket alone */
     /* step: what comes in, until the commit */
-    size_t lists;         /* bytes of the lists of its tensors that are not skipped */
+    size_t tally;         /* floats: the counts of its tensors that are not skipped */
     uint8_t *recv;        /* where payloads come in, those of worker 0 first */
     size_t stride;        /* bytes from one worker's payloads to the next worker's there */
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
@@ -21349,8 +21370,9 @@ typedef struct gcomp__buffers {
     size_t *sent;          /* [w]: bytes to send to it */
     size_t *places;        /* [w]: bytes of its shards or sums that were read */
     uint8_t *own, *cut, *packed, *shards; /* see >>shards */
-    uint8_t *lengths;           /* one for each worker to send, then one from each worker */
-    uint8_t *lists, *decisions; /* one to send, then one from each worker */
+    uint8_t *lengths;      /* one for each worker to send, then one from each worker */
+    float *tally;          /* the own counts; then those of all workers together, and one more */
+    uint8_t *decisions;    /* one to send, then one from each worker */
 } gcomp__buffers;
 
 /* In what workers differ. */
@@ -21427,7 +21449,7 @@ struct gcomp {
     gcomp__bucket *bucket; /* and itself */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
     int stages;          /* how many stages of >>shards take place; 0: none */
-    int has_lists;       /* 1: the stage LISTS too */
+    int has_tally;       /* 1: the stage COUNTS too */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
     unsigned issued, done; /* a bit for each request: 0 frames or decisions, else the kind */
@@ -21652,7 +21674,7 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
         else (void)gcomp__fail_field(why, "comm.world", d->comm.world, misfit);
         return GCOMP_BAD_CODEC;
     }
-    if (*flags & GCOMP__TOP_MEAN && gcomp__scatters(d)) {
+    if (gcomp__applied(codec, 1) && gcomp__scatters(d)) {
         gcomp__say_with(why, "%s:global=1 keeps the largest elements of the whole mean, which no "
                              "worker has with GCOMP_AGGREGATE_SCATTER",
                         m->name);
@@ -22063,7 +22085,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
      | bucket 0: tensors 2, 3          | bucket 1: tensors 0, 1       |
        ^ at.send of tensor 2   ^ of 3    ^ of 0           ^ of 1
    mem.local grows in the same order; mem.sums in the order of tensors, see gcomp__begin. What
-   a bucket needs only while it is communicated (shards, lists) begins at 0 in each bucket: the
+   a bucket needs only while it is communicated (shards, tally) begins at 0 in each bucket: the
    next bucket uses the same bytes again.
    ---------------------------------------------------------------------------------------------- */
 
@@ -22120,9 +22142,101 @@ static size_t gcomp__ranges_bytes(size_t bytes, size_t mean, size_t world)
         gcomp__network_bytes(GCOMP_ALLGATHER, gcomp__ceil_div(mean, world), world));
 }
 
+/* ---------------- what sums of which only the largest are applied take, see >>shards */
+
+enum { GCOMP__COUNTED = 1 << 24 }; /* all whole numbers up to it are floats */
+
+/* Counters of a tensor of whose mean about k elements are applied: about k / 16, a power of two. So
+   counts are a twentieth of what its payloads take. */
+static size_t gcomp__bins(size_t k)
+{
+    size_t bins = 16;
+    while (bins < 1024 && bins < k / 16) bins *= 2;
+    return bins;
+}
+
+/* Floats of the counts of a tensor. A count of 2^24 or more would not be exact: then it travels in
+   two floats, first all low parts of gcomp__low_part bits, then all high parts. */
+static size_t gcomp__tally_floats(const gcomp__slot *slot)
+{
+    const size_t bins = slot->at.applied ? gcomp__bins(slot->at.applied) : 0;
+    return slot->n < GCOMP__COUNTED ? bins : 2 * bins;
+}
+
+/* So few that the low parts of all workers, at most 2^24, add up to at most 2^24. */
+static unsigned gcomp__low_part(size_t world)
+{
+    return world == 1 ? 24 : 23 - gcomp__log2((uint32_t)world - 1);
+}
+
+/* Bytes that a worker sends over the network for the counts of a tensor. */
+static size_t gcomp__tally_bytes(const gcomp__slot *slot, size_t world)
+{
+    return gcomp__network_bytes(GCOMP_ALLREDUCE, 4 * gcomp__tally_floats(slot), world);
+}
+
+/* The codec of shards and sums of a sparse tensor: their values are floats; but where not all sums
+   are applied they are those of the codec. */
+static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
+{
+    gcomp_codec codec = slot->use.codec;
+    if (slot->at.applied) return codec;
+    codec.value = gcomp__as_floats()->wire;
+    memset(codec.value_param, 0, sizeof codec.value_param);
+    return codec;
+}
+
+/* Bytes of the values of `count` elements in shards, at most. */
+static size_t gcomp__shard_values(const gcomp__slot *slot, size_t count)
+{
+    const gcomp_codec codec = gcomp__shard_codec(slot), value = gcomp__value_codec(&codec);
+    return gcomp__block_bound(&value, count);
+}
+
+/* Bytes of payloads of `count` elements in all, at most, one for each range. Each has a header, a
+   count of 9 bytes, indices and values; each list of indices may end within a byte, and the values
+   of each may need a scale, and codes of 16 elements, more. */
+static size_t gcomp__ranges_bound(const gcomp__slot *slot, size_t count, size_t world)
+{
+    const size_t each = gcomp__plus(GCOMP__HEADER + 10, gcomp__shard_values(slot, 1));
+    return gcomp__plus(gcomp__plus(gcomp__times(each, world), gcomp__shard_values(slot, count)),
+                       gcomp__index_bound(count, slot->n));
+}
+
+/* Bytes of all shards, at most: of a sparse payload, or a payload for each range. */
+static size_t gcomp__shards_bound(const gcomp__slot *slot, size_t world)
+{
+    return slot->use.method->rules.selector ? gcomp__ranges_bound(slot, slot->at.k, world)
+                                            : slot->at.own_bytes;
+}
+
+/* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
+   where these are shorter. With SCATTER nothing. */
+static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const size_t range = gcomp__range(slot->n, world, 1);
+    const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
+    if (gcomp__scatters(desc)) return 0;
+    if (slot->at.two_shot) return slot->at.own_bytes / world;
+    return gcomp__min(GCOMP__HEADER + 4 * range, GCOMP__HEADER + 10 +
+                                                     gcomp__index_bound(all, range) +
+                                                     gcomp__shard_values(slot, all));
+}
+
+/* Bytes of what all owners send to all, at most. Where only about at.applied sums are applied, one
+   owner may have nearly all of them, and each may send one too many by rounding. */
+static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
+    if (!slot->at.applied || most == 0) return most;
+    const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, world), slot->n);
+    return gcomp__min(most, gcomp__ranges_bound(slot, sums, world));
+}
+
 /* Bytes of the mean of sparse payloads, as AUTO expects them. A payload has k of n elements, and
    the mean
-     k                           elements with GCOMP__TOP_MEAN
      n (1 - (1 - k / n)^world)   elements on average, if workers choose independently; fewer if they
                                  choose alike
    or all n as floats, whichever is shorter. Calculated in integers: all workers must come to the
@@ -22133,7 +22247,6 @@ static size_t gcomp__expected_mean(const gcomp__slot *slot, uint64_t k, size_t w
     const uint64_t n = slot->n;
     const uint64_t missed = ((n - k) << 32) / n; /* 2^32 (1 - k / n) */
     uint64_t none = (uint64_t)1 << 32; /* 2^32 times the part of the mean that nobody chooses */
-    if (slot->use.flags & GCOMP__TOP_MEAN) return slot->use.bound;
     if (k == n) return gcomp__times(slot->use.bound, gcomp__min(world, 6));
     for (size_t w = 0; w < world; w++) none = none * missed >> 32;
     const uint64_t elements = n - (n * none >> 32);
@@ -22149,9 +22262,16 @@ static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slo
     const gcomp__selector *selector = slot->use.method->rules.selector;
     size_t sent = slot->use.bound, mean; /* bytes of the own payloads, and of the mean */
     if (selector) {
-        const size_t k = (selector->most)(&slot->use.codec, slot->n);
-        if (!gcomp__values_as_floats(&slot->use.codec) || k / 64 < world) return SIZE_MAX;
-        mean = gcomp__expected_mean(slot, k, world);
+        const int floats = gcomp__values_as_floats(&slot->use.codec);
+        if (!floats && (!slot->at.applied || desc->no_error_feedback ||
+                        gcomp__method_of(slot->use.codec.value)->flags & GCOMP__FIXED_SIZES))
+            return SIZE_MAX; /* as below: what the sums lose would be lost */
+        if (slot->at.applied)
+            return gcomp__plus(gcomp__tally_bytes(slot, world),
+                               gcomp__ranges_bytes(gcomp__shards_bound(slot, world),
+                                                   gcomp__mean_bound(slot, desc), world));
+        if (slot->at.k / 64 < world) return SIZE_MAX;
+        mean = gcomp__expected_mean(slot, slot->at.k, world);
     } else if (slot->use.flags & GCOMP__FIXED_SIZES ||
                ((slot->use.flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
         return SIZE_MAX; /* what the second shot loses would be lost, or not right on average */
@@ -22188,13 +22308,20 @@ static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
     return selector || slot->n / GCOMP__LEAST_RANGE >= world;
 }
 
+/* May AUTO choose what needs sums? Whoever has callbacks needs one for these. */
+static int gcomp__may_sum(const gcomp_desc *desc)
+{
+    return desc->aggregate == GCOMP_AGGREGATE_AUTO &&
+           (desc->comm.allreduce || !desc->comm.allgather);
+}
+
 /* Is the mean of this tensor made by ranges? AUTO: where a worker receives less that way. */
 static int gcomp__wants_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     if (!gcomp__fits_ranges(desc, slot)) return 0;
     if (desc->aggregate == GCOMP_AGGREGATE_AUTO)
-        return desc->comm.alltoallv && gcomp__received_by_ranges(desc, slot) <
-                                           gcomp__received_by_gather(desc, slot);
+        return desc->comm.alltoallv && (!slot->at.applied || gcomp__may_sum(desc)) &&
+               gcomp__received_by_ranges(desc, slot) < gcomp__received_by_gather(desc, slot);
     return desc->aggregate >= GCOMP_AGGREGATE_TWO_SHOT ||
            (slot->use.method->rules.selector && desc->aggregate == GCOMP_AGGREGATE_SHARDS);
 }
@@ -22212,13 +22339,6 @@ static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
 /* Are the halves of this tensor summed? */
 static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->use.rounds[0] > GCOMP__MAX; }
 
-/* Does AUTO send a tensor as none where that is less? Whoever has callbacks needs one for sums. */
-static int gcomp__may_go_as_none(const gcomp_desc *desc)
-{
-    return desc->aggregate == GCOMP_AGGREGATE_AUTO &&
-           (desc->comm.allreduce || !desc->comm.allgather);
-}
-
 /* Do steps of this tensor do as with none? AUTO: where there is nobody to send to, and where a
    worker would receive more than from an uncompressed sum. What was not sent yet comes out of the
    residual then. Not for methods that do something else to a gradient than to send less of it:
@@ -22232,12 +22352,12 @@ static int gcomp__goes_as_none(const gcomp_desc *desc, const gcomp__slot *slot)
         slot->use.flags & GCOMP__MOMENTUM || slot->use.method->payload->votes)
         return 0;
     if (world == 1) return 1;
-    if (!slot->use.bound || (selector && selector->unknown) || !gcomp__may_go_as_none(desc))
+    if (!slot->use.bound || (selector && selector->unknown) || !gcomp__may_sum(desc))
         return 0;
     size_t received = gcomp__received_by_gather(desc, slot);
     if (gcomp__wants_ranges(desc, slot)) { /* a sparse mean may have all elements */
         const size_t floats = GCOMP__HEADER + 4 * gcomp__range(slot->n, world, 1);
-        received = !selector ? gcomp__received_by_ranges(desc, slot)
+        received = !selector || slot->at.applied ? gcomp__received_by_ranges(desc, slot)
                              : gcomp__ranges_bytes(slot->use.bound, gcomp__times(world, floats),
                                                    world);
     } else if (gcomp__wants_sum(desc, slot)) {
@@ -22277,6 +22397,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->at.own_bytes = 0;
     slot->at.as_none = slot->at.two_shot = slot->at.scattered = slot->at.adds_own = 0;
     slot->at.method = slot->use.method;
+    slot->at.k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
+    slot->at.applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
     if (gcomp__goes_as_none(desc, slot)) {
         slot->at.as_none = 1;
         slot->at.method = gcomp__as_floats();
@@ -22284,15 +22406,15 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->use.bound = 0;
     } else if (gcomp__wants_ranges(desc, slot)) {
         slot->use.rounds[0] = GCOMP__SHARE;
-        /* sparse: one payload, that is cut; else a payload for each range */
-        slot->at.own_bytes =
-            selector ? slot->use.bound : gcomp__times(gcomp__range_bound(slot, world), world);
+        /* sparse: one payload, that is cut; or the shards; else a payload for each range */
+        slot->at.own_bytes = slot->at.applied ? gcomp__shards_bound(slot, world)
+                             : selector ? slot->use.bound
+                                        : gcomp__times(gcomp__range_bound(slot, world), world);
         slot->use.bound = 0;
         slot->at.two_shot = !selector;
         slot->at.scattered = gcomp__scatters(desc);
         /* where the mean is a vote, an owner adds a sign of its own too */
         slot->at.adds_own = !selector && !slot->use.method->payload->votes;
-        if (selector) slot->at.k = (selector->most)(&slot->use.codec, slot->n);
     } else if (gcomp__wants_sum(desc, slot)) {
         slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
                                                                   : GCOMP__SUM_BF16;
@@ -22306,52 +22428,11 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
 static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
 
-/* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
-   where these are shorter. With SCATTER nothing. */
-static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
-{
-    const size_t world = (size_t)desc->comm.world;
-    const size_t range = gcomp__range(slot->n, world, 1);
-    const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
-    if (gcomp__scatters(desc)) return 0;
-    if (slot->at.two_shot) return slot->at.own_bytes / world;
-    return gcomp__min(GCOMP__HEADER + 4 * range,
-                      GCOMP__HEADER + 10 + gcomp__index_bound(all, range) + 4 * all);
-}
-
-/* Bytes of the keys that a worker lists of a tensor with GCOMP__TOP_MEAN, see >>shards. */
-static size_t gcomp__keys_bytes(const gcomp__slot *slot)
-{
-    return 4 * (slot->at.k / slot->at.list_step);
-}
-
-/* With GCOMP__TOP_MEAN owners list every so many-th of their largest sums, see >>shards: about the
-   root of k. */
-static size_t gcomp__list_step(size_t k)
-{
-    size_t step = 1;
-    while (step < k / step) step++;
-    return step;
-}
-
-/* Bytes of what all owners send to all, at most. With GCOMP__TOP_MEAN one owner may have nearly all
-   of the sums, but all together send fewer than k + (world + 1) steps of the lists. */
-static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
-{
-    const size_t world = (size_t)desc->comm.world;
-    const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
-    if (!(slot->use.flags & GCOMP__TOP_MEAN) || most == 0) return most;
-    const size_t more = gcomp__times(world + 1, gcomp__list_step(slot->at.k));
-    const size_t sums = gcomp__min(gcomp__plus(slot->at.k, more), slot->n);
-    return gcomp__min(most, gcomp__plus(gcomp__times(GCOMP__HEADER + 10, world),
-                                        gcomp__index_bound(sums, slot->n) + 4 * sums));
-}
-
-/* The part of gcomp__place for a tensor whose mean is made by ranges. A sparse shard has a header,
-   a count of at most 9 bytes, indices and floats; each list of indices may end within a byte. A sum
-   is never longer than the floats of its range; with SCATTER it is not sent.
+/* The part of gcomp__place for a tensor whose mean is made by ranges. A sum is never longer than
+   the floats of its range; with SCATTER it is not sent.
      own       bound                                 the payload as a gather would send it
      cut       world * head + 4 k + indices          all shards of it; later the sums of all workers
+   Where not all sums are applied there is no payload: the shards lie in own, until the commit.
      out       as cut; two shots: as own             the same shards, by workers
      shards    head + 4 one + indices                the shard of one worker, for this owner
      sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
@@ -22375,16 +22456,12 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
         gcomp__grow(&plan->shards, slot->at.own_bytes / world);
         return;
     }
-    const size_t cut = gcomp__plus(gcomp__plus(gcomp__times(head, world),
-                                               gcomp__times(slot->at.k, 4)),
-                                   gcomp__index_bound(slot->at.k, slot->n));
-    gcomp__grow(&plan->cut, cut);
+    const size_t cut = gcomp__shards_bound(slot, world);
+    if (!slot->at.applied) gcomp__grow(&plan->cut, cut);
     gcomp__grow(&plan->out, cut);
-    gcomp__grow(&plan->shards, head + gcomp__index_bound(one, range) + 4 * one);
-    if (slot->use.flags & GCOMP__TOP_MEAN) {
-        slot->at.list_step = gcomp__list_step(slot->at.k);
-        gcomp__grow(&plan->lists, gcomp__keys_bytes(slot));
-    }
+    gcomp__grow(&plan->shards,
+                head + gcomp__index_bound(one, range) + gcomp__shard_values(slot, one));
+    gcomp__grow(&plan->tally, gcomp__tally_floats(slot));
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
 }
 
@@ -22412,8 +22489,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (slot->use.floats) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (slot->at.own_bytes) gcomp__place_shards(plan, slot, desc);
-    else if (slot->use.flags & GCOMP__TOP_MEAN)
-        slot->at.k = (m->rules.selector->most)(&slot->use.codec, slot->n);
+    else gcomp__raise(&plan->tally, gcomp__tally_floats(slot));
 }
 
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
@@ -22473,7 +22549,7 @@ static gcomp__bucket *gcomp__bucket_at(gcomp *gc, size_t k)
 /* A bucket begins: buffers of which each bucket uses the same bytes count from 0. */
 static void gcomp__plan_bucket(gcomp__plan *plan)
 {
-    plan->lists = plan->shards = plan->sum = plan->out = 0;
+    plan->tally = plan->shards = plan->sum = plan->out = 0;
     plan->means = plan->gathered;
 }
 
@@ -22492,7 +22568,7 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
     /* one bucket after the other packs shards, then sums, in the same place */
     plan->packed = gcomp__max(before->packed, gcomp__max(plan->out, plan->sum));
     plan->cut = gcomp__plus(before->cut, gcomp__max(cut, gcomp__times(plan->sum, world)));
-    gcomp__raise(&plan->lists, before->lists);
+    gcomp__raise(&plan->tally, before->tally);
     gcomp__raise(&plan->shards, before->shards);
     gcomp__raise(&plan->sum, before->sum);
     plan->buckets++;
@@ -22564,7 +22640,7 @@ static void gcomp__place_all(gcomp *gc)
      packed     the same in shards, worker by worker; then the sums of this worker
      shards     shards of the own ranges, from W workers
      lengths    W to send, W received
-     lists      one to send, W received
+     tally      the own counts, then those of all workers together
      decisions  one to send, W received
    gcomp__lay_out is the only place that knows this order and these sizes. It runs twice: without
    memory it finds how much the arena takes, with memory it finds the places. */
@@ -22585,9 +22661,6 @@ static void *gcomp__carve(gcomp__carver *c, size_t count, size_t size)
 
 /* Bytes in which rank 0 says the next entry of each tensor; 4 of them are a checksum. */
 static size_t gcomp__decision_bytes(size_t tensors) { return tensors + 4; }
-
-/* Bytes of a worker's lists, with their checksum. */
-static size_t gcomp__list_bytes(size_t lists) { return lists ? gcomp__plus(lists, 4) : 0; }
 
 /* Places of all buffers in an arena that begins at `base`. Returns the bytes of the arena. */
 static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_t world,
@@ -22632,7 +22705,8 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     mem->packed = (uint8_t *)gcomp__carve(&c, plan->packed, 1);
     mem->shards = (uint8_t *)gcomp__carve(&c, world, plan->shards);
     mem->lengths = (uint8_t *)gcomp__carve(&c, plan->own ? 2 * world : 0, GCOMP__LENGTH_BYTES);
-    mem->lists = (uint8_t *)gcomp__carve(&c, world + 1, gcomp__list_bytes(plan->lists));
+    const size_t tally = gcomp__plus(gcomp__times(plan->tally, 2), 1); /* 1 for gcomp__try_sum */
+    mem->tally = (float *)gcomp__carve(&c, plan->tally ? tally : 0, 4);
     const size_t decision = plan->choosing ? gcomp__decision_bytes(plan->tensors) : 0;
     mem->decisions = (uint8_t *)gcomp__carve(&c, world + 1, decision);
     return c.bytes;
@@ -23270,9 +23344,10 @@ GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc
 
 /* A round of a tensor, in the words of the API.
      GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
-     SHARE    alltoall of at most own_bytes            MAX      allreduce_max of floats
+     SHARE    alltoall of all shards                   MAX      allreduce_max of floats
    In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
-   most the floats of a range, see gcomp__mean_bound. With SCATTER neither is sent. */
+   most the floats of a range, see gcomp__mean_bound. With SCATTER neither is sent. Counts of sums
+   are sent in the same round. */
 static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -23287,7 +23362,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
         r.bytes = slot->use.bound;
     } else if (kind == GCOMP__SHARE) {
         r.kind = GCOMP_ALLTOALL;
-        r.bytes = slot->at.own_bytes;
+        r.bytes = gcomp__shards_bound(slot, world);
     } else {
         r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
         r.dtype = gcomp__kind_dtype(kind);
@@ -23295,7 +23370,8 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
     }
     r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
     if (r.kind == GCOMP_ALLTOALL)
-        r.sent = gcomp__ranges_bytes(r.bytes, gcomp__mean_bound(slot, desc), world);
+        r.sent = gcomp__plus(gcomp__tally_bytes(slot, world),
+                             gcomp__ranges_bytes(r.bytes, gcomp__mean_bound(slot, desc), world));
     return r;
 }
 
@@ -24031,8 +24107,9 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 
    A shard is a payload of the same method, of one range, with floats as values. Additions have the
    order that a gather has: the same bits come out. A sum goes out sparse or dense, whichever is
-   shorter. In the two-shot form (block methods) a shard is a payload of the range by itself, with
-   the tensor's codec. The owner adds shards to its own part of p, and its sum is one payload more.
+   shorter. Where not all sums are applied, values of shards and of sums are those of the codec. In
+   the two-shot form (block methods) a shard is a payload of the range by itself, with the tensor's
+   codec. The owner adds shards to its own part of p, and its sum is one payload more.
    With GCOMP_AGGREGATE_SCATTER the stages end with TOTALS, and the sums stay in mem.acc until the
    commit; a payload of the method none is a shard too.
 
@@ -24040,7 +24117,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      LENGTHS   alltoall    the length of each shard
      ANSWERS   allgather   was every length good? Only its receiver can see a bad one
      SHARDS    alltoall    the shards
-     LISTS     allgather   methods with GCOMP__TOP_MEAN only: see below
+     COUNTS    allreduce   only where not all sums are applied: see below
      TOTALS    allgather   the length of the sums (SCATTER: 0); and could the owner add?
      SUMS      allgather   the sums (SCATTER: there is no such stage)
    A length has 16 bytes:
@@ -24055,7 +24132,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      total           owners    0 .. bucket.sum; SCATTER 0        mem.cut: world * bucket.sum
      status          each      0; any other value ends the step  none
      a shard         each      a payload of the range            added to mem.acc
-     a list          owners    any keys                          mem.lists: world + 1 lists
+     a count         all       0 .. 2^24, and no less than the own    mem.tally
      a sum           owners    a payload of its range, or floats added to the gradient
    What each stage leaves in the buffers of worker 1 of 3, with tensors A and B:
      mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor
@@ -24067,7 +24144,7 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    ---------------------------------------------------------------------------------------------- */
 
 enum {
-    GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__LISTS, GCOMP__TOTALS,
+    GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__COUNTS, GCOMP__TOTALS,
     GCOMP__SUMS, /* how many stages there are with SCATTER */
     GCOMP__STAGES
 };
@@ -24088,15 +24165,6 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
 }
 
-/* The codec of a shard of a sparse payload: its values are floats. */
-static gcomp_codec gcomp__shard_codec(const gcomp__slot *slot)
-{
-    gcomp_codec codec = slot->use.codec;
-    codec.value = gcomp__as_floats()->wire;
-    memset(codec.value_param, 0, sizeof codec.value_param);
-    return codec;
-}
-
 /* Writes chosen elements of a range as a sparse payload. GCOMP_DST_TOO_SMALL if it does not fit
    capacity: gcomp__put_sums then sends floats. */
 static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
@@ -24115,21 +24183,31 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 }
 
 /* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
-   lie one behind the other, since indices rise. Not inlined: its stack frame is large.
+   lie one behind the other, since indices rise. Where not all sums are applied, the elements are
+   chosen here, and the shards are what is kept of them. Not inlined: its stack frame is large.
      n = 96, world = 3     indices 3 40 41 70   ->   3 | 8 9 | 6     counted within each range */
-GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
+GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
+                                        const gcomp__work *work)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const gcomp__source in = gcomp__plain_source(NULL);
+    const gcomp_codec *codec = &slot->use.codec;
     const size_t world = gc->world;
-    /* room for k indices and values, in the scratch */
-    gcomp__selection s = gcomp__selection_in(&call, &in, 0, slot->at.k);
+    /* in the scratch; of a payload, room for k indices and values */
+    gcomp__selection s = gcomp__selection_in(
+        &call, &work->in, slot->n,
+        slot->at.applied ? gcomp__sparse_room(codec, slot->n) : slot->at.k);
     uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
-    size_t length = 0;
-    GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
-                                   slot->now.length, slot->n));
-    size_t left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
+    size_t length = 0, left;
+    if (slot->at.applied) {
+        to = gc->mem.own + slot->at.own;
+        GCOMP__TRY((slot->use.method->rules.selector->select)(&call, codec, &s));
+        left = s.count;
+    } else {
+        GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
+                                       slot->now.length, slot->n));
+        left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
+    }
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
     for (size_t w = 0; w < world; w++, to += length) {
         const size_t begin = gcomp__range(slot->n, world, w),
@@ -24137,8 +24215,10 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot)
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
             s.index[s.count] -= (uint32_t)begin;
         s.n = end - begin; /* a shard counts its elements from 0 */
-        GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + 10 + s.n / 8 + 4 * s.count,
-                                    &length));
+        s.in.key.own = gcomp__philox_word(work->in.key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
+        GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to,
+                                    GCOMP__HEADER + 10 + s.n / 8 +
+                                        gcomp__shard_values(slot, s.count), &length));
         left -= s.count;
         s.index += s.count;
         s.value += s.count;
@@ -24213,8 +24293,8 @@ static void gcomp__pack_shards(gcomp *gc)
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->at.own_bytes) continue;
             if (w == gc->me && slot->at.adds_own) continue;
-            const uint8_t *from = slot->at.two_shot ? gc->mem.own + slot->at.own
-                                                           : gc->mem.cut + slot->at.cut;
+            const uint8_t *from = slot->at.two_shot || slot->at.applied
+                                      ? gc->mem.own + slot->at.own : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
             size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
             memcpy(to, from, length);
@@ -24275,131 +24355,155 @@ static void gcomp__add_shards(gcomp *gc)
 
    The sums of a range are its range mean: what was added had the weight 1 / world.
 
-   Methods with GCOMP__TOP_MEAN apply only the k largest of all sums. No worker sees all sums, so
-   owners tell each other where the border lies. An owner sorts the k largest of its range, and
-   lists the key (bits of |sum|) of every m-th, m about sqrt(k):
-     its sums, falling   s s s S s s s S s s s S s     m = 4: three keys are listed
-   Each worker merges all lists, largest key first, until the keys taken stand for k sums. The last
-   key taken is the threshold. An owner sends its sums from the threshold on, up to m - 1 more than
-   those its own taken keys stand for: all together send fewer than k + (world + 1) m. Of these
-   every worker applies the k largest.
-     a list:   | CRC-32C of the rest | tensor 0: k / m keys, falling, then zeros | tensor 1: ... |
-               0                     4                                          now.list of tensor 1
+   A method may apply only the largest of all sums, about k (at.applied). No worker sees all sums,
+   so owners find a border together. Each counts the sums of its range by size, in bins that are
+   fixed before: 16 to 1024 of equal width in keys (bits of |sum|), from 2^-40 to 2^24; what is
+   smaller or larger counts in the first or the last. One allreduce adds the counts of all owners:
+     bins, falling     1    4    9   40   95   ...     k = 30
+     counts of all     1    5   14   54                the fourth bin is the border
+   Sums above the border are sent: 14. Of the 40 in it 16 are wanted. Each owner sends 16 / 40 of
+   those that it has there, its largest. That is rounded up or down: owner w adds the fraction of
+   h + w / golden ratio, where h is random in each tensor and step, and cuts what is behind the
+   point. So all owners together send k, and less than one more or one fewer for each owner,
+   whatever the sums are. All workers apply what is sent.
+   A float holds whole numbers up to 2^24, in any order of additions; larger counts travel in two
+   floats. A count that arrives wrong at one owner changes how many sums that one sends, and nothing
+   else: means stay equal.
    The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
    back. */
 
-/* Selects sums of the own range with keys from `least` on; with GCOMP__TOP_MEAN the `wanted`
-   largest. */
-static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot, uint32_t least,
-                                           size_t wanted)
+/* Where sums stop being sent. All that are not 0: least and above are 1. */
+typedef struct gcomp__border {
+    uint32_t least, above;  /* keys from `above` on are sent; from `least` on some are */
+    uint64_t wanted, there; /* so many of those between, which are `there` */
+} gcomp__border;
+
+/* The first key of a bin; bin = bins: infinity. */
+static uint32_t gcomp__bin_key(size_t bin, size_t bins)
 {
-    /* else all sums that are not 0 are chosen */
-    const int global = slot->use.flags & GCOMP__TOP_MEAN;
-    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
-    /* elements that can have a sum, at most: k from each worker */
-    const size_t most = gcomp__min(gcomp__times(slot->at.k, world), n);
+    const uint32_t first = 87u << 23, width = (64u << 23) / (uint32_t)bins; /* 2^-40, 64 octaves */
+    return bin == 0 ? 1 : bin == bins ? 0x7f800000u : first + (uint32_t)bin * width;
+}
+
+/* What owner w adds before it rounds: a fraction of 2^32. */
+static uint32_t gcomp__rounding(const gcomp *gc, const gcomp__slot *slot, size_t w)
+{
+    const gcomp_key key =
+        gcomp_key_make(gc->desc.seed, gc->step, (uint32_t)(slot - gc->tensors), 0);
+    return (uint32_t)gcomp__stream(key.shared, GCOMP__PURPOSE_RANGE) + (uint32_t)w * 0x9e3779b9u;
+}
+
+/* tally <- how many of the n sums of an owner there are in each bin. The counters are in the
+   scratch, where a selection has more of them. */
+static void gcomp__count_sums(const gcomp *gc, const gcomp__slot *slot, const float *sums, size_t n,
+                              float *tally)
+{
+    const size_t bins = gcomp__bins(slot->at.applied);
+    const unsigned low = gcomp__low_part(gc->world);
+    const uint32_t first = 87u << 23, span = 64u << 23, width = span / (uint32_t)bins;
+    size_t *const count = (size_t *)(void *)gcomp__call_in(gc, slot->use.method).scratch;
+    memset(count, 0, sizeof *count * bins);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
+        const uint32_t above = key < first ? 0 : key - first;
+        count[(above < span ? above : span - 1) / width] += key != 0;
+    }
+    if (gcomp__tally_floats(slot) > bins)
+        for (size_t bin = 0; bin < bins; bin++) {
+            tally[bins + bin] = (float)(count[bin] >> low);
+            count[bin] &= ((size_t)1 << low) - 1;
+        }
+    for (size_t bin = 0; bin < bins; bin++) tally[bin] = (float)count[bin];
+}
+
+/* The border, by the counts of all owners. */
+static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, const float *tally)
+{
+    const size_t bins = gcomp__bins(slot->at.applied);
+    const int parts = gcomp__tally_floats(slot) > bins;
+    gcomp__border border = {1, 1, 0, 1};
+    uint64_t larger = 0;
+    for (size_t bin = bins; bin-- > 0; larger += border.there) {
+        border.there = (uint64_t)tally[bin];
+        if (parts) border.there += (uint64_t)tally[bins + bin] << gcomp__low_part(gc->world);
+        if (larger + border.there <= slot->at.applied) continue; /* all of them */
+        border.least = gcomp__bin_key(bin, bins);
+        border.above = gcomp__bin_key(bin + 1, bins);
+        border.wanted = slot->at.applied - larger;
+        return border;
+    }
+    return border;
+}
+
+/* How many of the n sums of owner w are sent, its largest. */
+static size_t gcomp__sums_within(const gcomp *gc, const gcomp__slot *slot,
+                                 const gcomp__border *border, const float *sums, size_t n, size_t w)
+{
+    uint64_t sent = 0, some = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
+        sent += key >= border->above;
+        some += key >= border->least;
+    }
+    some = (some - sent) * border->wanted; /* times `there` */
+    some += border->there * gcomp__rounding(gc, slot, w) >> 32;
+    return (size_t)(sent + some / border->there);
+}
+
+/* Selects those of the n sums of owner w that are sent; `room`: for so many at most. */
+static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot,
+                                           const gcomp__border *border, const float *sums, size_t n,
+                                           size_t w, size_t room)
+{
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at.acc);
-    gcomp__selection s = gcomp__selection_in(
-        &call, &in, n, global ? gcomp__sparse_room(&slot->use.codec, slot->n) : most + 32);
+    const gcomp__source in = gcomp__plain_source(sums);
+    gcomp__selection s = gcomp__selection_in(&call, &in, n, room);
+    const uint64_t key = gcomp__source_in(gc, slot, NULL, gc->step).key.own;
+    const size_t wanted =
+        border->above == 1 ? n : gcomp__sums_within(gc, slot, border, sums, n, w);
     /* cannot fail: sums are finite */
-    (void)gcomp__sparse_collect(&call, &s, least, least, global ? wanted : n);
-    if (global && s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    if (wanted) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, wanted);
+    if (s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    s.in.key.own = gcomp__philox_word(key, 0, GCOMP__PURPOSE_RANGE, (uint32_t)gc->world);
     return s;
 }
 
-/* Sorts keys of 31 bits, rising, in three passes of 11 bits. `other` has as many places as `key`:
-   the result is in `other`. */
-static void gcomp__sort_keys(uint32_t *key, uint32_t *other, size_t count, size_t *bins)
-{
-    for (unsigned pass = 0; pass < 3; pass++) {
-        const unsigned shift = GCOMP__SPARSE_BITS * pass, last = GCOMP__SPARSE_BINS - 1;
-        uint32_t *const from = pass == 1 ? other : key, *const to = pass == 1 ? key : other;
-        size_t at = 0; /* where the keys of a bin begin */
-        memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
-        for (size_t i = 0; i < count; i++) bins[from[i] >> shift & last]++;
-        for (unsigned bin = 0; bin < GCOMP__SPARSE_BINS; bin++) { /* counts to places */
-            at += bins[bin];
-            bins[bin] = at - bins[bin];
-        }
-        for (size_t i = 0; i < count; i++) to[bins[from[i] >> shift & last]++] = from[i];
-    }
-}
-
-/* Writes the own lists of all tensors, when the shards are added. */
-static void gcomp__put_lists(gcomp *gc)
+/* Counts the sums of all tensors of which not all are applied, when the shards are added:
+     mem.tally   | own counts: tensor 0, tensor 1, ... | the same, which become those of all | */
+static void gcomp__put_tally(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
-    const size_t bytes = gcomp__list_bytes(b->lists);
-    memset(gc->mem.lists, 0, bytes);
+    memset(gc->mem.tally, 0, 4 * b->tally); /* after an error nothing is counted */
     for (const gcomp__slot *slot = gc->tensors + b->first;
-         slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
-        if (!slot->now.grad || !slot->at.own_bytes) continue;
-        if (!(slot->use.flags & GCOMP__TOP_MEAN)) continue;
-        gcomp__selection s = gcomp__choose_sums(gc, slot, 1, slot->at.k);
-        uint32_t *key = s.index; /* the indices are not needed any more */
-        for (size_t j = 0; j < s.count; j++) key[j] = gcomp__bits(s.value[j]) & 0x7fffffffu;
-        gcomp__sort_keys(key, (uint32_t *)(void *)s.value, s.count, s.bins);
-        memcpy(key, s.value, 4 * s.count);
-        /* keys rise: the j-th listed key is the (j * list_step)-th from the end */
-        for (size_t j = 1; j * slot->at.list_step <= s.count; j++)
-            gcomp__put32(gc->mem.lists + slot->now.list + 4 * j,
-                         key[s.count - j * slot->at.list_step]);
-    }
-    gcomp__put32(gc->mem.lists, (gcomp__common(gc->set)->crc)(0, gc->mem.lists + 4, bytes - 4));
-}
-
-/* Merges the lists of all workers: *least becomes the threshold. Returns how many of its largest
-   sums this worker sends. Of equal keys that of the first owner counts first.
-   Example: k = 4, step = 2, so two keys are taken. Owner 0 lists 9 5, owner 1 lists 7 1.
-     9 is taken from owner 0: its two largest sums.   7 is taken from owner 1: its two largest.
-     The threshold is 7. Owner 0 sends its sums from key 7 on: two, or three, for its fourth largest
-     has key 5. */
-static size_t gcomp__wanted_sums(gcomp *gc, const gcomp__slot *slot, uint32_t *least)
-{
-    const size_t world = gc->world, step = slot->at.list_step;
-    const size_t bytes = gcomp__list_bytes(gc->bucket->lists);
-    /* the lists of this tensor from all owners; the own list to send stands before them */
-    const uint8_t *lists = gc->mem.lists + bytes + 4 + slot->now.list;
-    size_t *taken = gc->mem.places; /* how many keys of each owner are taken */
-    *least = 1;
-    gcomp__all_sizes(gc, taken, 0);
-    for (size_t count = 0; count < slot->at.k; count += step) {
-        uint32_t largest = 0;
-        size_t owner = world; /* who listed the largest key; world: there is no key left */
-        /* the largest key that no worker has taken yet; an exhausted list ends in zeros */
-        for (size_t w = 0; w < world; w++) {
-            const uint32_t key =
-                taken[w] < slot->at.k / step ? gcomp__get32(lists + w * bytes + 4 * taken[w]) : 0;
-            if (key <= largest) continue;
-            largest = key;
-            owner = w;
-        }
-        if (owner == world) { /* the lists stand for fewer than k sums: send all */
-            *least = 1;
-            return slot->at.k;
-        }
-        taken[owner]++;
-        *least = largest;
-    }
-    return gcomp__min(slot->at.k, (taken[gc->me] + 1) * step);
+         slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++)
+        if (slot->now.grad && slot->at.own_bytes && slot->at.applied)
+            gcomp__count_sums(gc, slot, gc->mem.acc + slot->at.acc,
+                              gcomp__range_size(slot->n, gc->world, gc->me),
+                              gc->mem.tally + slot->now.tally);
+    memcpy(gc->mem.tally + b->tally, gc->mem.tally, 4 * b->tally);
 }
 
 /* Writes the sums of the own range, sparse if that is shorter than floats. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
-    uint32_t least = 1;
-    const size_t wanted = slot->use.flags & GCOMP__TOP_MEAN ? gcomp__wanted_sums(gc, slot, &least)
-        : 0;
-    const gcomp__selection s = gcomp__choose_sums(gc, slot, least, wanted);
+    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
+    /* elements that can have a sum, at most: k from each worker */
+    const size_t most = gcomp__min(gcomp__times(slot->at.k, world), n);
+    float *const sums = gc->mem.acc + slot->at.acc;
+    gcomp__border border = {1, 1, 0, 1}; /* all that are not 0 */
+    if (slot->at.applied)
+        border = gcomp__border_by(gc, slot, gc->mem.tally + gc->bucket->tally + slot->now.tally);
+    const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, sums, n, gc->me, most + 32);
     const size_t dense = 4 * s.n; /* bytes of the sums as floats */
     /* sparse, if that takes at least one byte less than floats */
     gcomp_result result =
         gcomp__put_shard(gc, slot, &s, to, GCOMP__HEADER + (dense ? dense - 1 : 0), length);
     if (result != GCOMP_DST_TOO_SMALL) return result;
-    /* dense: a payload of none */
+    /* dense: a payload of none, with zeros for what is not sent */
     const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-    const gcomp__source in = gcomp__plain_source(gc->mem.acc + slot->at.acc);
+    const gcomp__source in = gcomp__plain_source(sums);
+    memset(sums, 0, dense);
+    for (size_t i = 0; i < s.count; i++) sums[s.index[i]] = s.value[i];
     const gcomp_codec none = gcomp__none_codec();
     GCOMP__TRY(gcomp__encode_as(&call, &none, &in, s.n, to, GCOMP__HEADER + dense, length));
     if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
@@ -24562,17 +24666,51 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
     if (scattered) gcomp__take_shard(gc, slot, work); /* p was read before */
 }
 
-/* GCOMP__TOP_MEAN: y <- its k largest elements, of equal ones the first, and zeros. All workers
-   have the same y, and so keep the same elements. */
+/* A mean that was gathered, of which not all is applied: y <- what owners of ranges would have
+   sent, and zeros. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const gcomp__source in = gcomp__plain_source(y);
-    gcomp__selection s =
-        gcomp__selection_in(&call, &in, slot->n, gcomp__sparse_room(&slot->use.codec, slot->n));
-    (void)gcomp__sparse_largest(&call, &s, 1, slot->at.k);
-    memset(y, 0, 4 * slot->n);
-    for (size_t i = 0; i < s.count; i++) y[s.index[i]] = s.value[i];
+    const size_t world = gc->world, floats = gcomp__tally_floats(slot);
+    float *const own = gc->mem.tally, *const all = own + floats;
+    memset(all, 0, 4 * floats);
+    for (size_t w = 0; w < world; w++) {
+        gcomp__count_sums(gc, slot, y + gcomp__range(slot->n, world, w),
+                          gcomp__range_size(slot->n, world, w), own);
+        for (size_t i = 0; i < floats; i++) all[i] += own[i];
+    }
+    const gcomp__border border = gcomp__border_by(gc, slot, all);
+    for (size_t w = 0; w < world && border.above > 1; w++) {
+        float *const part = y + gcomp__range(slot->n, world, w);
+        const size_t n = gcomp__range_size(slot->n, world, w);
+        const gcomp__selection s =
+            gcomp__choose_sums(gc, slot, &border, part, n, w,
+                               gcomp__sparse_room(&slot->use.codec, slot->n));
+        memset(part, 0, 4 * n);
+        for (size_t i = 0; i < s.count; i++) part[s.index[i]] = s.value[i];
+    }
+}
+
+/* The mean that was made by ranges is in y, and the whole p in the residual. What was sent leaves
+   the residual where y is not 0. What the values of a sum have lost goes to the owner, as in
+   gcomp__keep_mean. */
+static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
+{
+    size_t at = slot->at.own; /* shards, in order */
+    for (size_t w = 0; w < work->world; w++) {
+        const gcomp__work part = gcomp__work_in(work, w);
+        const float *mean = gc->mem.acc + slot->at.acc;
+        float *e = part.residual.floats;
+        gcomp__view sent;
+        gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
+        gcomp__sparse_take(&sent, e, part.y);
+        if (w != gc->me || gcomp__values_as_floats(&slot->use.codec)) continue;
+        for (size_t i = 0; i < part.n; i++) {
+            if (part.y[i] == 0) continue;
+            float lost = (mean[i] - part.y[i]) * (float)work->world;
+            GCOMP__PIN(lost);
+            e[i] = gcomp__saturated(e[i] + lost);
+        }
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -24917,7 +25055,7 @@ enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
 /* Option i of the object; the first is the version of the library, since no two versions work
    together. Callbacks count only by whether they are there: with allgatherv on one worker and
    allgather on another, both would wait for ever. comm.allreduce counts where AUTO would have gone
-   another way with it, see gcomp__may_go_as_none. */
+   another way with it, see gcomp__may_sum. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
     static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
@@ -24925,7 +25063,7 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
     const gcomp_desc *d = &gc->desc;
     const int there[] = {d->comm.allgatherv != NULL, d->comm.allreduce_max != NULL,
                          d->comm.alltoallv != NULL, d->comm.start != NULL,
-                         gcomp__may_go_as_none(d)};
+                         gcomp__may_sum(d)};
     const int rule = gc->schedule.rule;
     switch (i) {
     case 0: return gcomp__whole_field("GCOMP_VERSION", GCOMP_VERSION);
@@ -24997,7 +25135,7 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, stages, has_lists, and the places of lists. The last chance to find that
+   gather_round, stages, has_tally, and the places of counts. The last chance to find that
    gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of
    codecs. */
 static void gcomp__put_frame(gcomp *gc)
@@ -25016,18 +25154,18 @@ static void gcomp__put_frame(gcomp *gc)
         if (apart != GCOMP_OK) gcomp__put_off(gc, apart, gc->error);
     }
     gc->gather_round = -1;
-    gc->stages = gc->has_lists = 0;
-    b->lists = 0;
+    gc->stages = gc->has_tally = 0;
+    b->tally = 0;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const uint64_t odd = (uint64_t)slot->now.odd;
         active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + odd : 0);
         if (!slot->now.grad) continue;
         if (slot->use.bound) bytes += slot->now.length;
         if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
-        if (slot->at.own_bytes && slot->use.flags & GCOMP__TOP_MEAN) {
-            gc->has_lists = 1;
-            slot->now.list = b->lists;
-            b->lists += gcomp__keys_bytes(slot);
+        if (slot->at.own_bytes && slot->at.applied) {
+            gc->has_tally = 1;
+            slot->now.tally = b->tally;
+            b->tally += gcomp__tally_floats(slot);
         }
         for (int round = gc->gather_round + 1; round < 3; round++)
             if (slot->use.rounds[round] == GCOMP__GATHER) gc->gather_round = round;
@@ -25615,8 +25753,8 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 /* Encodes a gradient: its payload, its shards, or what it brings to the first sum. Not inlined: its
    frame is large.
      two shots             gcomp__encode_ranges     a payload for each range of another worker
-     a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges
-       ranges              gcomp__cut
+     a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges;
+       ranges              gcomp__cut               the first only where all sums are applied
      payloads in round 0   gcomp__encode_payload    one payload
      others                row's make               the part of the first sum; payloads later */
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
@@ -25627,7 +25765,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (slot->at.two_shot) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
     } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
-        GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
+        if (!slot->at.own_bytes || !slot->at.applied)
+            GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         /* the frame tells it: a later round makes the payload */
         slot->now.length = slot->use.bound;
@@ -25637,7 +25776,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (gc->desc.measure && slot->use.flags & GCOMP__MOMENTUM)
         slot->now.p_squares =
             (gcomp__common(gc->set)->squares)((const float *)(void *)work.call.scratch, slot->n);
-    return slot->at.own_bytes && !slot->at.two_shot ? gcomp__cut(gc, slot) : GCOMP_OK;
+    return slot->at.own_bytes && !slot->at.two_shot ? gcomp__cut(gc, slot, &work) : GCOMP_OK;
 }
 
 /* An error of encoding is not returned: it becomes gc->local_error, goes out in the frame, and
@@ -25765,17 +25904,16 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
     return GCOMP_OK;
 }
 
-/* Checks the lists of all workers, when LISTS is done; a damaged one becomes the late error. */
-static void gcomp__check_lists(gcomp *gc)
+/* Checks the counts of all workers, when COUNTS is done: whole numbers, none below the own one. */
+static void gcomp__check_tally(gcomp *gc)
 {
-    const size_t bytes = gcomp__list_bytes(gc->bucket->lists);
-    for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
-        const uint8_t *p = gc->mem.lists + (w + 1) * bytes;
-        if (gcomp__get32(p) == (gcomp__common(gc->set)->crc)(0, p + 4, bytes - 4)) continue;
-        gc->late_error =
-            gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w, " sent damaged lists of sums, seen by");
-    }
-    gcomp__need_back(gc, gc->mem.lists, gc->mem.lists + (gc->me + 1) * bytes, bytes);
+    const size_t count = gc->bucket->tally;
+    const float *own = gc->mem.tally, *all = own + count;
+    for (size_t i = 0; i < count && gc->late_error == GCOMP_OK; i++)
+        /* written so that NaN fails too */
+        if (!(all[i] >= own[i] && all[i] <= GCOMP__COUNTED && (float)(uint32_t)all[i] == all[i]))
+            gc->late_error = gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH,
+                                         "comm.allreduce made no sums of the counts of workers");
 }
 
 /* A stage is done. What this worker alone can see stays a late error until answers or totals tell
@@ -25784,7 +25922,7 @@ static void gcomp__check_lists(gcomp *gc)
      LENGTHS   a bad length            by the answers           all stop: nobody can send to it
      ANSWERS   a damaged answer        by the totals            all stop there
      SHARDS    a bad shard             by the totals            all stop: a sum would be wrong
-     LISTS     a damaged list          by the totals            all stop
+     COUNTS    a damaged count         by the totals            all stop
      TOTALS    a damaged total         not at all               GCOMP_CALLBACK_FAILED here
      SUMS      a bad sum               by the next frame        late error */
 static gcomp_result gcomp__finish_stage(gcomp *gc)
@@ -25810,9 +25948,9 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
             came += b->came[w];
         }
         gcomp__need_back(gc, sent, came, b->came[gc->me]);
-        if (gc->has_lists) gcomp__put_lists(gc);
+        if (gc->has_tally) gcomp__put_tally(gc);
         break;
-    case GCOMP__LISTS: gcomp__check_lists(gc); break;
+    case GCOMP__COUNTS: gcomp__check_tally(gc); break;
     case GCOMP__TOTALS:
         if (*late != GCOMP_OK) return *late;
         result = gcomp__check_lengths(gc, b->sum, b->came);
@@ -26023,15 +26161,45 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
     }
 }
 
+/* Adds a one behind the numbers of the first sum; gcomp__judge_trial looks what became of it. There
+   is room for it: the bucket that comes first has its sums behind those of all others, and behind
+   the counts of a bucket nothing stands. */
+static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
+{
+    const gcomp_dtype dtype = request->dtype;
+    const uint32_t word = dtype == GCOMP_F32 ? 0x3f800000 : 1; /* a one of 4 bytes */
+    const uint16_t half = dtype == GCOMP_F16 ? 0x3c00 : dtype == GCOMP_BF16 ? 0x3f80 : 1;
+    const uint8_t byte = 1;
+    const size_t bytes = gcomp__kind_bytes(kind);
+    gc->trial = GCOMP__IN_TRIAL;
+    gc->trial_kind = kind;
+    gc->trial_at = (uint8_t *)request->recv + request->count++ * bytes;
+    memcpy(gc->trial_at,
+           bytes == 1 ? (const void *)&byte : bytes == 2 ? (const void *)&half : &word, bytes);
+}
+
+/* Asks for the sum, or the largest, of `count` numbers at request->recv. */
+static void gcomp__ask_sum(gcomp *gc, gcomp_request *request, unsigned kind, size_t count)
+{
+    /* without allreduce_max the largest are gathered, see >>exchange */
+    const int gathers = kind == GCOMP__MAX && !gc->desc.comm.allreduce_max;
+    request->kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
+    request->send = request->recv;
+    request->count = count;
+    request->dtype = gcomp__kind_dtype(kind);
+    if (kind != GCOMP__MAX && gc->trial == GCOMP__WANTS_TRIAL) gcomp__try_sum(gc, request, kind);
+    gc->stats.bytes_out += gcomp__network_bytes(gathers ? GCOMP_ALLGATHER : GCOMP_ALLREDUCE,
+                                                gcomp__kind_bytes(kind) * count, gc->world);
+}
+
 /* Asks for the stage of this round; 0: the round has none. What a stage sends is made here, just
    before it is asked for. */
 static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
     const gcomp__bucket *b = gc->bucket;
-    size_t list; /* bytes of the lists of a worker */
     /* sent and received lengths */
     uint8_t *const own = gc->mem.lengths, *const all = own + gc->world * GCOMP__LENGTH_BYTES;
-    if (gc->round >= gc->stages || (gc->round == GCOMP__LISTS && !gc->has_lists)) return 0;
+    if (gc->round >= gc->stages || (gc->round == GCOMP__COUNTS && !gc->has_tally)) return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
     switch (gc->round) {
     case GCOMP__LENGTHS:
@@ -26049,10 +26217,11 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     case GCOMP__SHARDS:
         gcomp__ask_alltoall(gc, request, id, gc->mem.packed, gc->mem.shards);
         break;
-    case GCOMP__LISTS:
-        list = gcomp__list_bytes(b->lists);
-        gcomp__all_sizes(gc, b->came, list);
-        gcomp__ask_gather(gc, request, id, gc->mem.lists, gc->mem.lists + list, list, b->came);
+    case GCOMP__COUNTS:
+        request->id = id;
+        request->recv = gc->mem.tally + b->tally;
+        gc->trial = GCOMP__WANTS_TRIAL; /* always: counts cannot tell that nothing was added */
+        gcomp__ask_sum(gc, request, GCOMP__SUM, b->tally);
         break;
     case GCOMP__TOTALS:
         gcomp__pack_sums(gc);
@@ -26092,22 +26261,6 @@ static void gcomp__ask_decisions(gcomp *gc, gcomp_request *request)
                       gc->mem.decisions + bytes, bytes, gc->sizes);
 }
 
-/* Adds a one behind the numbers of the first sum; gcomp__judge_trial looks what became of it. There
-   is room for it: the bucket that comes first has its sums behind those of all others. */
-static void gcomp__try_sum(gcomp *gc, gcomp_request *request, unsigned kind)
-{
-    const gcomp_dtype dtype = request->dtype;
-    const uint32_t word = dtype == GCOMP_F32 ? 0x3f800000 : 1; /* a one of 4 bytes */
-    const uint16_t half = dtype == GCOMP_F16 ? 0x3c00 : dtype == GCOMP_BF16 ? 0x3f80 : 1;
-    const uint8_t byte = 1;
-    const size_t bytes = gcomp__kind_bytes(kind);
-    gc->trial = GCOMP__IN_TRIAL;
-    gc->trial_kind = kind;
-    gc->trial_at = (uint8_t *)request->recv + request->count++ * bytes;
-    memcpy(gc->trial_at,
-           bytes == 1 ? (const void *)&byte : bytes == 2 ? (const void *)&half : &word, bytes);
-}
-
 /* The next request of the round, or WAIT; 0: the round is over. Requests of one round may be under
    way together. A round is over when all are done, and not before: what the next one sends may
    depend on each of them. */
@@ -26122,17 +26275,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         size_t count = gcomp__round_sums(gc, kind, &request->recv);
         if (!count) continue;
         request->id = gcomp__issue(gc, kind);
-        request->kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
-        request->send = request->recv;
-        request->count = count;
-        request->dtype = gcomp__kind_dtype(kind);
-        if (kind != GCOMP__MAX && gc->trial == GCOMP__WANTS_TRIAL)
-            gcomp__try_sum(gc, request, kind);
-        /* without allreduce_max the largest are gathered, see >>exchange */
-        const int gathers = kind == GCOMP__MAX && !gc->desc.comm.allreduce_max;
-        gc->stats.bytes_out += gcomp__network_bytes(gathers ? GCOMP_ALLGATHER : GCOMP_ALLREDUCE,
-                                                    gcomp__kind_bytes(kind) * count,
-                                                    gc->world);
+        gcomp__ask_sum(gc, request, kind, count);
         return 1;
     }
     if (gc->round == gc->gather_round && !(gc->issued >> GCOMP__GATHER & 1)) {
@@ -26279,6 +26422,7 @@ static const char *gcomp__request_name(const gcomp *gc, uint32_t id, unsigned ki
     if (id == 2) return "allgather of the decisions";
     if (id < 8) return "allgather of what workers differ in";
     if (kind == GCOMP__GATHER) return "allgather";
+    if (kind == GCOMP__SHARE && gc->round == GCOMP__COUNTS) return "allreduce of counts";
     if (kind == GCOMP__SHARE && gc->round == GCOMP__TOTALS) return "allgather of totals";
     if (kind == GCOMP__SHARE && gc->round > GCOMP__SHARDS) return "allgather of sums";
     if (kind == GCOMP__SHARE)
@@ -26368,8 +26512,9 @@ GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, siz
      made            the mean is in y; sink: own payload out of p
      by ranges       sink: own payload out of p, zeros into y; then the sums of all owners
      scattered       sink: own payload out of p; then the sums of the own range into y
-     global          as the others, but the whole p stays at first; y keeps its k largest; then what
-                     was sent and is in y leaves the residual */
+     a part applied  as the others, but the whole p stays at first; then what was sent, and is in y,
+                     leaves the residual. A gathered y keeps only what is applied; by ranges what
+                     the values of sums have lost goes to their owners */
 GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
@@ -26383,25 +26528,27 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->use.bound || slot->at.own_bytes) {
-        const int global = slot->use.flags & GCOMP__TOP_MEAN && work.world > 1;
         const int by_ranges = slot->at.own_bytes != 0;
         gcomp__sink sink = gcomp__sink_of(&work);
         gcomp__view own; /* the own payload, as it was encoded */
-        (void)gcomp__open_payload(gc->set, &own, NULL,
-                                  by_ranges ? gc->mem.own + slot->at.own
-                                            : gc->mem.send + slot->now.sent,
-                                  slot->now.length, slot->n);
+        if (!by_ranges || !slot->at.applied)
+            (void)gcomp__open_payload(gc->set, &own, NULL,
+                                      by_ranges ? gc->mem.own + slot->at.own
+                                                : gc->mem.send + slot->now.sent,
+                                      slot->now.length, slot->n);
         if (made || scattered) sink.y = NULL;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
-        if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
+        if (!slot->at.applied) sink.own = &own; /* else the residual keeps all of p at first */
         work.call.work = &work;
         (slot->use.method->payload->decode)(&work.call, &sink);
         if (scattered) gcomp__take_shard(gc, slot, &work);
         else if (by_ranges) gcomp__apply_sums(gc, slot, work.y);
-        if (global) gcomp__keep_largest(gc, slot, work.y);
-        if (global && work.residual.floats)
-            gcomp__sparse_take(&own, work.residual.floats, work.y);
+        else if (slot->at.applied) gcomp__keep_largest(gc, slot, work.y);
+        if (slot->at.applied && work.residual.floats) {
+            if (by_ranges) gcomp__take_applied(gc, slot, &work);
+            else gcomp__sparse_take(&own, work.residual.floats, work.y);
+        }
     } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
@@ -26512,7 +26659,7 @@ static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
             gcomp__choose_mean(&tried, &gc->desc);
             asked = &tried;
         }
-        if (ranges && asked->at.own_bytes) return 1;
+        if (asked->at.own_bytes && (ranges || asked->at.applied)) return 1;
         for (int round = 0; round < 3 && !ranges; round++)
             if (asked->use.rounds[round] >= GCOMP__SUM && asked->use.rounds[round] != GCOMP__MAX)
                 return 1;

@@ -345,7 +345,7 @@ typedef struct gcomp_advise_fact {
 enum {
     GCOMP_ADVISE_GATHER = 1,
     GCOMP_ADVISE_RANGES = 1 << 22, /* the stages of means made by ranges: two alltoalls, gathers */
-    GCOMP_ADVISE_LISTS = 1 << 23   /* topk:global=1: a gather more, to find where the mean is cut */
+    GCOMP_ADVISE_COUNTS = 1 << 23  /* topk:global=1: a sum more, to find where the mean is cut */
 };
 
 /* A question with everything that is derived from it. */
@@ -445,7 +445,7 @@ static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size
         for (int round = 0; round < GCOMP_ROUNDS; round++)
             gcomp_advise_add_round(fact, round, rounds + round, (double)q->desc.comm.world);
         if (fact->uses & GCOMP_ADVISE_RANGES && gcomp_advise_cuts_mean(&given))
-            fact->uses |= GCOMP_ADVISE_LISTS;
+            fact->uses |= GCOMP_ADVISE_COUNTS;
     }
     return GCOMP_OK;
 }
@@ -853,8 +853,7 @@ static inline double gcomp_advise_start(const gcomp_advise_inquiry *q, unsigned 
     const gcomp_advise_link *link = &q->link;
     const double lengths = (double)GCOMP_ADVISE_LENGTH * (double)q->desc.comm.world;
     const int gathers = q->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? 2 : 3;
-    if (collective == GCOMP_ADVISE_GATHER || collective == GCOMP_ADVISE_LISTS)
-        return link->gather_start;
+    if (collective == GCOMP_ADVISE_GATHER) return link->gather_start;
     if (collective != GCOMP_ADVISE_RANGES) return link->sum_start;
     return 2 * link->exchange_start + lengths * link->exchange_byte +
            gathers * link->gather_start + 2 * (double)GCOMP_ADVISE_LENGTH * link->gather_byte;

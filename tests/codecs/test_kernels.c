@@ -717,6 +717,42 @@ static void test_a_tensor_knows_what_else_the_step_holds(void)
     gcomp_close(gc);
 }
 
+/* ---------------- sums of which only the largest are applied */
+
+/* 4096 owners have 5000 ones and 100 twos each, of which a million are wanted: there are more ones than a float can count. */
+static void test_counts_of_sums_are_exact_beyond_what_a_float_holds(void)
+{
+    enum { WORLD = 4096, ONES = 5000, TWOS = 100, ALL = ONES + TWOS, K = 1000000 };
+    static float sums[ALL], own[2048], all[2048];
+    const gcomp_tensor tensor = {.name = "w", .rows = 4096, .cols = 8192, .codec = "topk:density=0.0001,global=1"};
+    uint64_t sent = 0;
+    size_t least = ALL, most = 0;
+    gcomp *gc;
+    CHECK(gcomp_open(&gc, &(gcomp_desc){.comm.world = WORLD, .aggregate = GCOMP_AGGREGATE_SHARDS, .no_error_feedback = 1}) == GCOMP_OK);
+    CHECK(gcomp_add_tensor(gc, &tensor) == GCOMP_OK && gcomp__reserve_scratch(gc) == GCOMP_OK);
+    gcomp__slot *slot = gc->tensors;
+    gcomp__choose_mean(slot, &gc->desc);
+    CHECK(slot->at.applied == 3356 && gcomp__tally_floats(slot) == 2 * gcomp__bins(3356) && gcomp__bins(K) == 1024);
+    slot->at.applied = K;
+    CHECK(gcomp__tally_floats(slot) == 2048 && gcomp__low_part(WORLD) == 12);
+    for (size_t i = 0; i < ALL; i++) sums[i] = i % (ALL / TWOS) ? -1.0f : 2.0f;
+    for (int w = 0; w < WORLD; w++) { /* sums of floats, as an allreduce makes them */
+        gcomp__count_sums(gc, slot, sums, ALL, own);
+        for (size_t i = 0; i < 2048; i++) all[i] += own[i];
+    }
+    const gcomp__border border = gcomp__border_by(gc, slot, all);
+    CHECK(border.there == (uint64_t)WORLD * ONES && border.wanted == K - (uint64_t)WORLD * TWOS);
+    CHECK(border.least <= 0x3f800000u && border.above > 0x3f800000u && border.above <= 0x40000000u);
+    for (size_t w = 0; w < WORLD; w++) {
+        const size_t within = gcomp__sums_within(gc, slot, &border, sums, ALL, w);
+        sent += within;
+        least = within < least ? within : least;
+        most = within > most ? within : most;
+    }
+    CHECK(most <= least + 1 && sent > K - 64 && sent < K + 64); /* the roundings of the owners are even */
+    gcomp_close(gc);
+}
+
 int main(void)
 {
     RUN(test_the_sets_that_ran_are_named);
@@ -740,6 +776,7 @@ int main(void)
     RUN(test_indices_come_back_in_any_batches);
     RUN(test_payloads_are_as_the_flags_of_their_rows_say);
     RUN(test_a_tensor_knows_what_else_the_step_holds);
+    RUN(test_counts_of_sums_are_exact_beyond_what_a_float_holds);
     RUN(test_roots_are_the_nearest_doubles);
     RUN(test_philox_gives_the_published_answers);
     RUN(test_keys_differ_where_they_must_and_agree_where_they_must);

@@ -263,7 +263,7 @@ static void test_sparse_means_have_at_most_the_elements_of_all(void)
     CHECK(gcomp_advise(&question, each, &advice) == GCOMP_OK && each[0].choice == 1 && each[0].form == GCOMP_ALLTOALL);
     CHECK(each[0].seconds > 8 * 5e-6 + n * (3e-9 + 1.875 * 0.1e-9) + shards * (link.exchange_byte + link.gather_byte / 8));
     CHECK(each[0].seconds < 8 * 5e-6 + n * (3e-9 + 2.275 * 0.1e-9) + shards * (link.exchange_byte + 1.4 * link.gather_byte / 8)); /* little more than k come back */
-    CHECK(near(advice.link_seconds - (each[0].seconds - advice.codec_seconds), 64 * link.gather_byte + lengths + 2 * link.exchange_start + 5 * link.gather_start));
+    CHECK(near(advice.link_seconds - (each[0].seconds - advice.codec_seconds), 64 * link.gather_byte + lengths + 2 * link.exchange_start + 4 * link.gather_start + link.sum_start));
 }
 
 static void test_scattered_means_are_not_gathered(void)

@@ -400,9 +400,22 @@ static size_t bytes_before(const size_t *bytes, int w)
     return sum;
 }
 
+/* What a sum of both workers makes, as long as neither has it. */
+static float pair_sum[2048];
+
+static void add(const gcomp_request *r)
+{
+    for (size_t i = 0; r[0].kind == GCOMP_ALLREDUCE && i < r[0].count; i++)
+        pair_sum[i] = ((const float *)r[0].send)[i] + ((const float *)r[1].send)[i];
+}
+
 /* Carries out a request for worker w alone. */
 static void bring(const gcomp_request *r, int w)
 {
+    if (r[w].kind == GCOMP_ALLREDUCE) {
+        memcpy(r[w].recv, pair_sum, 4 * r[w].count);
+        return;
+    }
     for (int v = 0; v < PAIR; v++) {
         const int gather = r[w].kind == GCOMP_ALLGATHER;
         const size_t at = gather ? (size_t)v * r[w].stride : bytes_before(r[w].bytes, v);
@@ -425,6 +438,7 @@ static int pair_step(pair *p, int lost, uint64_t key)
             for (int w = 0; w < PAIR; w++) p->result[w] = gcomp_step_commit(p->gc[w]);
             return k;
         }
+        add(r);
         for (int w = k == lost; w < PAIR; w++) bring(r, w);
         for (int w = 0; w < PAIR; w++) CHECK(gcomp_step_done(p->gc[w], r[w].id, 0) == GCOMP_OK);
     }

@@ -59,6 +59,25 @@ static void test_no_codec_sends_more_than_none(void)
     CHECK(asked > 5000 && less > asked / 3);
 }
 
+/* Of 8 workers one sends 7/8 of what goes out and comes back, of many all: a seventh more. Beside that there are headers of shards and
+   of sums for each worker, frames and lengths. */
+static void test_where_a_part_of_the_mean_is_applied_bytes_do_not_grow(void)
+{
+    static const char *const codecs[] = {"topk:density=0.01,global=1", "topk:density=0.01,global=1+int:bits=4", "topk:density=0.01,global=1+sign"};
+    static const int worlds[] = {8, 64, 256, 1024, 4096};
+    for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) {
+        size_t first = 0;
+        for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+            const size_t others = (size_t)worlds[w] - 1, beside = (64 + 3 * 16) * others, sent = bytes_of_step(codecs[c], (size_t)1 << 20, worlds[w], 1);
+            const size_t headers = 2 * 48 * others;
+            if (!w) first = (sent + beside) / 7 * 8;
+            printf("# %s of 2^26 elements, %d workers: %zu bytes\n", codecs[c], worlds[w], sent + beside);
+            CHECK(sent + beside <= first / 50 * 51 + beside + headers); /* 2 %: sums that are rounded up */
+        }
+    }
+    CHECK(bytes_of_step(codecs[0], (size_t)1 << 20, 4096, 1) <= bytes_of_step(codecs[0], (size_t)1 << 20, 8, 1) / 100 * 123);
+}
+
 /* int is 8.13 bits an element: from 8 workers on a gather is more than floats. */
 static void test_a_step_does_as_with_none_and_residuals_come_out(void)
 {
@@ -183,6 +202,7 @@ int main(void)
     RUN(test_what_is_said_of_few_workers_and_of_halves);
     RUN(test_a_vector_that_was_alone_is_described_as_it_will_travel);
     RUN(test_no_codec_sends_more_than_none);
+    RUN(test_where_a_part_of_the_mean_is_applied_bytes_do_not_grow);
     RUN(test_a_step_does_as_with_none_and_residuals_come_out);
     RUN(test_who_cannot_sum_or_names_the_gather_has_it);
     RUN(test_the_hint_counts_from_what_is_sent_now);

@@ -6,7 +6,7 @@ static const size_t worlds[] = {1, 2, 3, 4, 7, 8};
 
 /* ---------------- failures */
 
-/* Sparse payloads; the two-shot form, which has no lists; scattered, sparse payloads and others,
+/* Sparse payloads; the two-shot form, which has no counts; scattered, sparse payloads and others,
    which has no sums either. */
 enum { FORMS = 4 };
 
@@ -32,9 +32,9 @@ static gcomp_desc choose_form(int which)
 
 /* The stage of a request, and the request of a stage. The last stage, and how many requests there
    are. */
-static int stage_of(size_t call) { return (int)call + (form && call >= LISTED); }
+static int stage_of(size_t call) { return (int)call + (form && call >= COUNTED); }
 
-static size_t call_of(size_t stage) { return stage - (form && stage > LISTED); }
+static size_t call_of(size_t stage) { return stage - (form && stage > COUNTED); }
 
 static int last_stage(void) { return form >= 2 ? TOTALS : SUMS; }
 
@@ -112,6 +112,7 @@ static void damaged_bytes(const gcomp_desc desc)
         const int call = stage_of(at_call), is_last = call == last_stage();
         group g;
         size_t tried = 0;
+        if (call == COUNTED) continue; /* a sum has no bytes of another worker: see damaged_counts */
         open_few(&g, &desc);
         for (size_t at = 0; at != SIZE_MAX; at = g.arg == SIZE_MAX ? SIZE_MAX : at + 1) {
             uint64_t before[3];
@@ -152,6 +153,46 @@ static void damaged_bytes(const gcomp_desc desc)
 static void test_every_damaged_byte_is_refused_without_a_trace(void)
 {
     for (int which = FORMS; which-- > 0;) damaged_bytes(choose_form(which));
+}
+
+/* One worker gets counts that nobody has made. */
+static void miscount(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
+{
+    float *count = (float *)(void *)bytes, *one = count + length / 4 - 1; /* behind the counts: a one of each */
+    (void)from;
+    if (call != COUNTED || rank != 1) return;
+    CHECK(*one == 3);
+    if (g->arg == 0) *one = 2;
+    else if (g->arg == 1) count[5] = NAN;
+    else if (g->arg == 2) count[5] += 0.5f;
+    else if (g->arg == 3) count[5] = -1;
+    else if (g->arg == 4) count[5] = 33554432;
+    else count[15] += (float)(g->arg - 5) * 7; /* nobody sees this */
+}
+
+/* Counts that cannot be are told to all. Others change how many sums one owner sends: the workers have one mean all the same. */
+static void test_counts_that_arrive_wrong_are_refused_or_do_no_harm(void)
+{
+    const gcomp_desc desc = choose_form(0);
+    group g;
+    open_few(&g, &desc);
+    g.change_sum = miscount;
+    for (g.arg = 0; g.arg < 20; g.arg++) {
+        uint64_t before[3];
+        digest_all(&g, before);
+        group_step(&g);
+        if (g.arg < 5) {
+            CHECK(g.result[1] == (g.arg ? GCOMP_CHECKSUM_MISMATCH : GCOMP_MISSING_CALLBACK));
+            CHECK(strstr(gcomp_error(g.gc[1]), "comm.allreduce makes ") || strstr(gcomp_error(g.gc[1]), "comm.allreduce made no sums"));
+            CHECK(g.result[0] == GCOMP_PEER_FAILED && g.result[2] == GCOMP_PEER_FAILED && digests_are(&g, before));
+        } else {
+            CHECK(all_are(&g, GCOMP_OK));
+            for (size_t w = 1; w < 3; w++)
+                for (size_t t = 0; t < 2; t++) CHECK(!memcmp(g.grad[0][t], g.grad[w][t], 4 * g.n[t]));
+            group_fill(&g, g.arg);
+        }
+    }
+    group_close(&g);
 }
 
 typedef struct forgery {
@@ -504,6 +545,13 @@ static void test_a_missing_alltoallv_and_a_wrong_way_are_named(void)
     CHECK(exchange_floats(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
     CHECK(strstr(gcomp_error(gc), "comm.alltoallv") && strstr(gcomp_error(gc), "fc1"));
     gcomp_close(gc);
+    desc.comm.alltoallv = no_alltoallv; /* counts of sums need comm.allreduce */
+    tensor.codec = few[1];
+    CHECK(gcomp_open(&gc, &desc) == GCOMP_OK && gcomp_add_tensor(gc, &tensor) == GCOMP_OK);
+    CHECK(exchange_floats(gc, grads, NULL) == GCOMP_MISSING_CALLBACK);
+    CHECK(strstr(gcomp_error(gc), "comm.allreduce") && strstr(gcomp_error(gc), "fc1"));
+    gcomp_close(gc);
+    desc.comm.alltoallv = NULL;
     desc.aggregate = GCOMP_AGGREGATE_TWO_SHOT;
     tensor.rows = 600;
     tensor.codec = "sign";
@@ -550,6 +598,13 @@ static int seat_allgather(void *user, const void *mine, void *all, size_t bytes)
     return s->at++ == s->fail_at ? 9 : status;
 }
 
+static int seat_allreduce(void *user, void *data, size_t count, gcomp_dtype dtype)
+{
+    seat *s = (seat *)user;
+    int status = s->inner.allreduce(s->inner.user, data, count, dtype);
+    return s->at++ == s->fail_at ? 9 : status;
+}
+
 static const size_t threads_n[1] = {9000};
 
 /* One step, repeated if the first try fails. */
@@ -561,7 +616,7 @@ static void *work(void *arg)
     group g;
     desc.comm = s->inner;
     desc.comm.user = s;
-    desc.comm.allreduce = NULL;
+    desc.comm.allreduce = strstr(s->codec, "global=1") ? seat_allreduce : NULL; /* it counts sums */
     desc.comm.allreduce_max = NULL;
     desc.comm.allgather = seat_allgather;
     desc.comm.allgatherv = seat_allgatherv;
@@ -646,10 +701,11 @@ static void test_threads_give_two_shots_the_bits_of_an_event_loop(void)
     }
 }
 
-/* Is the mean of a tensor of n elements made by ranges? */
+/* Is the mean of a tensor of n elements made by ranges? no_feedback 2: a transport that cannot sum. */
 static int ranges(const char *codec, size_t n, int world, int no_feedback)
 {
     gcomp_desc desc = desc_of(GCOMP_AGGREGATE_AUTO);
+    if (no_feedback == 2) desc.comm.allgather = no_allgather, no_feedback = 0;
     gcomp_tensor tensor;
     gcomp_round rounds[GCOMP_ROUNDS];
     memset(&tensor, 0, sizeof tensor);
@@ -686,6 +742,7 @@ static void test_auto_takes_the_form_that_receives_fewest_bytes(void)
     CHECK(!ranges("topk:density=0.01", 1000000, 14, 0) && ranges("topk:density=0.01", 1000000, 16, 0));
     CHECK(!ranges("topk:density=0.1", 1000000, 5, 0) && ranges("topk:density=0.1", 1000000, 6, 0));
     CHECK(!ranges("topk:density=0.01,global=1", 1000000, 2, 0) && ranges("topk:density=0.01,global=1", 1000000, 3, 0));
+    CHECK(!ranges("topk:density=0.01,global=1", 1000000, 3, 2)); /* AUTO gathers where nobody can sum counts */
     CHECK(!ranges("nonzero", 1000000, 7, 0) && ranges("nonzero", 1000000, 8, 0));
     CHECK(!ranges("topk:density=0.5", 1000000, 2, 0) && ranges("topk:density=0.5", 1000000, 3, 0));
     /* block payloads: from three workers on */
@@ -767,6 +824,7 @@ int main(void)
 {
     RUN(test_a_request_that_fails_leaves_everything_as_it_was);
     RUN(test_every_damaged_byte_is_refused_without_a_trace);
+    RUN(test_counts_that_arrive_wrong_are_refused_or_do_no_harm);
     RUN(test_hostile_shards_are_refused_by_all);
     RUN(test_mutated_shards_do_no_harm);
     RUN(test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated);

@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { MOST = 18, TENSORS = 7, CALLS = 64 };
-enum { FRAMES, LENGTHS, ANSWERS, SHARDS, LISTED, TOTALS, SUMS, ALL_CALLS }; /* requests of a step with lists, in order */
+enum { FRAMES, LENGTHS, ANSWERS, SHARDS, COUNTED, TOTALS, SUMS, ALL_CALLS }; /* requests of a step that counts sums, in order */
 
 typedef struct group group;
 typedef void (*tamper)(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length);
