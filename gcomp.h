@@ -3683,19 +3683,6 @@ enum {
     GCOMP__KINDS   /* how many kinds there are */
 };
 
-/* How many bytes an element has in a round that sums (or finds the largest), and its type. */
-GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind)
-{
-    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 || kind > GCOMP__MAX ? 2 : 4;
-}
-
-GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
-{
-    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16
-           : kind == GCOMP__SUM32 ? GCOMP_I32 : kind == GCOMP__SUM_F16 ? GCOMP_F16
-           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
-}
-
 /* The flags of a row: properties of the method that other chapters ask for. */
 enum {
     GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
@@ -3709,19 +3696,11 @@ enum {
        made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
     GCOMP__TOP_MEAN = 256, /* of the mean only the largest are applied, as many as are sent */
-    /* Even and odd steps sum different things. The last float of the shared state is 1 before an
-       odd step, and 0 before an even one. */
-    GCOMP__TURNS = 512,
-    GCOMP__ONE_KEY = 1024, /* all steps use the random numbers of step 0 */
-    GCOMP__COLUMNS = 2048, /* the state is columns: another codec of the list goes on with them */
-    GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
-    GCOMP__FIXED_SIZES = 8192, /* decoded sizes are fixed: AUTO quantises no means with them */
-    GCOMP__DRAWS = 32768, /* payloads need random numbers; block methods: see form.stochastic */
-    GCOMP__WAITS = 65536, /* a block method that sends nothing of an element below a threshold */
-    GCOMP__AS_FLOATS = 131072 /* each element is sent as a float, and nothing is lost */
+    GCOMP__FIXED_SIZES = 512, /* decoded sizes are fixed: AUTO quantises no means with them */
+    GCOMP__DRAWS = 1024, /* payloads need random numbers; block methods: see form.stochastic */
+    GCOMP__WAITS = 2048, /* a block method that sends nothing of an element below a threshold */
+    GCOMP__AS_FLOATS = 4096 /* each element is sent as a float, and nothing is lost */
 };
-
-enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
 
 /* Kinds of parameters, by what a user may write. */
 enum {
@@ -3979,7 +3958,7 @@ typedef struct gcomp__work {
     float part;        /* 1 / world: contributions are multiplied by it before the sum */
     size_t world;
     uint32_t epoch;    /* of the step, as the user counts epochs */
-    int odd, leads;    /* see GCOMP__TURNS; 1: the tensor's steps modulo world are the rank */
+    int odd, leads;    /* see sums->odd; 1: the tensor's steps modulo world are the rank */
     float *state;      /* lives from step to step; only commit writes it */
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
@@ -4007,11 +3986,14 @@ typedef struct gcomp__payload {
     /* cannot fail */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     int needs_scratch; /* 1: encode fails without scratch; 0: only threads make use of it */
-    int votes;         /* GCOMP__MAJORITY, ...: decode gets all payloads at once; or 0 */
-    size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols); /* NULL, or a bound */
+    int votes; /* 1: the mean is no sum over the workers, and decode gets all payloads at once */
+    /* NULL, or the bound by the shape: a payload is of a whole matrix then, and never of a range */
+    size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols);
+    /* NULL, or have these payloads, headers included, a mean together? They are of the method */
+    int (*alike)(const uint8_t *one, const uint8_t *other);
 } gcomp__payload;
 
-/* What a method exchanges in a step, for matrices of rows x cols. odd: see GCOMP__TURNS. */
+/* What a method exchanges in a step, for matrices of rows x cols. */
 typedef struct gcomp__sums {
     uint8_t rounds[3]; /* kinds of rounds */
     /* elements that a round sums, for one matrix of a stack */
@@ -4027,6 +4009,11 @@ typedef struct gcomp__sums {
     /* after the last round: writes the mean, the residual and the state */
     void (*commit)(gcomp__work *work);
     gcomp_dtype halves; /* a cast: its type, see gcomp__wants_sum; GCOMP_F32: not one */
+    int one_key;        /* 1: all steps use the random numbers of step 0 */
+    /* NULL, or does the next step sum something else than an even one? end: of the shared state */
+    int (*odd)(const gcomp_codec *codec, const float *end);
+    /* NULL, or does a codec of this method go on with the first floats of another one's state? */
+    int (*goes_on)(const gcomp_codec *before, const gcomp_codec *now);
 } gcomp__sums;
 
 /* What the parameters mean. Each may be NULL. */
@@ -4042,6 +4029,8 @@ typedef struct gcomp__method_rules {
     const char *(*refuse)(const double *param, int values);
     /* NULL, or what a commit multiplies the residual by, in place of desc.decay */
     float (*decay)(const gcomp_codec *codec);
+    /* NULL, or how not to send more in the first epochs: "warmup=0"; NULL: no more is sent */
+    const char *(*warms)(const gcomp_codec *codec);
 } gcomp__method_rules;
 
 /* The row of a method. */
@@ -4054,6 +4043,7 @@ struct gcomp__method {
     const gcomp__payload *payload; /* never NULL; of sums alone, functions in it are NULL */
     const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
+    const char *alias; /* NULL, or another name, which is read and never printed */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -12440,7 +12430,7 @@ static void gcomp__vote_form(const double *param, gcomp__form *form)
 
 static const gcomp__payload gcomp__vote_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode, gcomp__block_open,
-    gcomp__block_check, gcomp__vote_decode_all, 0, GCOMP__MAJORITY};
+    gcomp__block_check, gcomp__vote_decode_all, 0, 1};
 static const char *gcomp__vote_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -12874,7 +12864,7 @@ static const gcomp__method gcomp__row_qsgd = {
      GCOMP__BLOCKS("bucket", 512), GCOMP__CODE,
      GCOMP__ONE_OF("spacing", 0, 1, 1, "even|powers|")},
     GCOMP__WIDE_KERNELS(qsgd), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__qsgd_form, NULL, gcomp__qsgd_before_adam, NULL, NULL, gcomp__qsgd_refuse}};
+    {gcomp__qsgd_form, NULL, gcomp__qsgd_before_adam, NULL, NULL, gcomp__qsgd_refuse}, "dither"};
 #endif
 
 /* >>method terngrad: three values, at random.
@@ -16068,10 +16058,9 @@ static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
 }
 
 /* While dgc warms up, its codec depends on the epoch. */
-static void gcomp__dgc_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+static const char *gcomp__dgc_warms(const gcomp_codec *codec)
 {
-    (void)rounds;
-    if (codec->param[5] > 0) *flags |= GCOMP__BY_EPOCHS;
+    return codec->param[5] > 0 ? "warmup=0" : NULL;
 }
 
 /* The longest body: that of the first epoch, when most is sent. So are the sizes below. */
@@ -16203,7 +16192,7 @@ static const gcomp__method gcomp__row_dgc = {
     GCOMP__NO_KERNELS,
     &gcomp__dgc_payload,
     GCOMP__SUMS_OF(dgc),
-    {NULL, &gcomp__dgc, gcomp__momentum_before_adam, gcomp__dgc_adapt}};
+    {NULL, &gcomp__dgc, gcomp__momentum_before_adam, NULL, NULL, NULL, NULL, gcomp__dgc_warms}};
 #endif
 
 /* >>cosines: the orthonormal cosine transform (DCT-II) of chunks of up to 64 x 64 elements, for
@@ -16988,10 +16977,18 @@ static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
     }
 }
 
+/* Payloads of one shape have a mean over senders. A payload of no elements has no shape. */
+static int gcomp__dct_alike(const uint8_t *one, const uint8_t *other)
+{
+    return !gcomp__get64(one + 8) ||
+           memcmp(one + GCOMP__HEADER, other + GCOMP__HEADER, GCOMP__DCT_HEAD) == 0;
+}
+
 /* What is sent and what stays make p, but the residual decays before the next step. */
 static const gcomp__payload gcomp__dct_payload = {
     gcomp__dct_scratch, gcomp__dct_bound, gcomp__dct_encode, gcomp__dct_open, gcomp__dct_check,
-    gcomp__dct_decode, 1, GCOMP__MEAN_OF_SENDERS, gcomp__dct_exact};
+    gcomp__dct_decode, 1, 1, gcomp__dct_exact, gcomp__dct_alike};
+
 static const char *gcomp__dct_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -18187,7 +18184,7 @@ static const gcomp__method gcomp__row_sketch = {
                  zeroing=0   E <- E - T(mean), as in the paper
 
    U and E are two tables that all workers keep, with the same bits: they are made from sums alone.
-   All steps take the hashes of step 0 (GCOMP__ONE_KEY), since tables of other hashes cannot be
+   All steps take the hashes of step 0 (sums.one_key), since tables of other hashes cannot be
    added. What holds after each commit, with E' and U' for the tables after the first two lines:
 
      zeroing=0   E + T(mean) = E',  U = U'     in all cells, to rounding
@@ -18283,9 +18280,9 @@ static void gcomp__fetch_commit(gcomp__work *work)
 static const gcomp__payload gcomp__fetch_payload = {gcomp__fetch_scratch};
 static const gcomp__sums gcomp__fetch_sums = {
     {GCOMP__SUM}, gcomp__fetch_count, gcomp__fetch_state, NULL, gcomp__sketch_gains,
-    gcomp__fetch_make, gcomp__fetch_commit};
+    gcomp__fetch_make, gcomp__fetch_commit, GCOMP_F32, 1};
 static const gcomp__method gcomp__row_fetch = {
-    "fetch", 34, GCOMP__ONE_KEY,
+    "fetch", 34, 0,
     {GCOMP__SKETCH_PARAMS, GCOMP__NUMBER("momentum", 0.9, 0, 0.9999, 0),
      GCOMP__COUNT("zeroing", 1, 0, 1, 0)},
     GCOMP__WIDE_KERNELS(sketch), &gcomp__fetch_payload, &gcomp__fetch_sums,
@@ -19348,11 +19345,22 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 /* alternate=1 has one round, and steps in turns; momentum keeps more than a residual. */
 static void gcomp__powersgd_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
-    const int alternates = gcomp__powersgd_alternates(codec),
-              momentum = gcomp__powersgd_momentum(codec);
-    if (alternates) rounds[1] = GCOMP__NO_ROUND, *flags |= GCOMP__TURNS;
-    if (momentum) *flags = (*flags | GCOMP__MOMENTUM) & ~(unsigned)GCOMP__CONSERVES_MEAN;
-    if (alternates || momentum) *flags &= ~(unsigned)GCOMP__COLUMNS; /* the state has more than Q */
+    if (gcomp__powersgd_alternates(codec)) rounds[1] = GCOMP__NO_ROUND;
+    if (gcomp__powersgd_momentum(codec))
+        *flags = (*flags | GCOMP__MOMENTUM) & ~(unsigned)GCOMP__CONSERVES_MEAN;
+}
+
+/* The shared state ends with whose turn it is: 0 P's, 1 Q's, see gcomp__powersgd_commit. */
+static int gcomp__powersgd_odd(const gcomp_codec *codec, const float *end)
+{
+    return gcomp__powersgd_alternates(codec) && end[-1] != 0;
+}
+
+/* A state that is Q alone may lose columns, and get new ones. */
+static int gcomp__powersgd_goes_on(const gcomp_codec *before, const gcomp_codec *now)
+{
+    return !gcomp__powersgd_alternates(before) && !gcomp__powersgd_momentum(before) &&
+           !gcomp__powersgd_alternates(now) && !gcomp__powersgd_momentum(now);
 }
 
 static const char *gcomp__powersgd_before_adam(const gcomp_codec *codec)
@@ -19368,9 +19376,10 @@ static const gcomp__payload gcomp__powersgd_payload = {gcomp__powersgd_scratch};
 static const gcomp__sums gcomp__powersgd_sums = {
     {GCOMP__SUM, GCOMP__SUM},     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats,
     gcomp__powersgd_local_floats, gcomp__powersgd_gains,     gcomp__powersgd_make,
-    gcomp__powersgd_commit};
+    gcomp__powersgd_commit,       GCOMP_F32,                0,
+    gcomp__powersgd_odd,          gcomp__powersgd_goes_on};
 static const gcomp__method gcomp__row_powersgd = {
-    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN | GCOMP__COLUMNS,
+    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
     {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
      GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0), GCOMP__COUNT("share", 8, 1, 64, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
@@ -20141,17 +20150,14 @@ static gcomp_result gcomp__parse_params(const char *name, const gcomp__param *pa
     return GCOMP_OK;
 }
 
-/* The method of that name; NULL if there is none. An alias is read and never printed. */
+/* The method of that name; NULL if there is none. */
 static const gcomp__method *gcomp__method_named(const char *s, size_t length)
 {
-    static const char *const aliases[][2] = {{"dither", "qsgd"}};
-    const char *name = s;
-    size_t i;
-    for (i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
-        if (gcomp__same(aliases[i][0], s, length)) name = aliases[i][1];
-    if (name != s) length = strlen(name); /* an alias was found: its method is looked up */
-    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, name, length); i++) {}
-    return gcomp__methods[i];
+    const gcomp__method *const *m = gcomp__methods;
+    while (*m && !gcomp__same((*m)->name, s, length) &&
+           !((*m)->alias && gcomp__same((*m)->alias, s, length)))
+        m++;
+    return *m;
 }
 
 /* Reads a method and its parameters; *text ends behind them. A parameter that is not given has its
@@ -20750,19 +20756,15 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
     return gcomp__decode_one(payload, length, &weight, y, dtype, n, exec);
 }
 
-/* GCOMP__MAJORITY or GCOMP__MEAN_OF_SENDERS if all payloads are of one method whose mean is no sum
-   (vote; dct, of one shape), else 0. They were checked, so that byte 5 of each is the number of a
-   method that exists. */
+/* Are all payloads of one method whose mean is no sum, and have they one together? They were
+   checked, so that byte 5 of each is the number of a method that exists. */
 static int gcomp__all_vote(const void *const *payloads, size_t count)
 {
     const uint8_t *first = (const uint8_t *)payloads[0];
     const gcomp__method *m = gcomp__method_of(first[5]);
-    const int shaped = m->payload->votes == GCOMP__MEAN_OF_SENDERS && gcomp__get64(first + 8) != 0;
-    for (size_t w = 1; w < count; w++) { /* byte 5 of a header: the method */
+    for (size_t w = 1; w < count; w++) {
         const uint8_t *p = (const uint8_t *)payloads[w];
-        if (p[5] != m->wire) return 0;
-        /* a shape is 12 bytes behind the header */
-        if (shaped && memcmp(p + GCOMP__HEADER, first + GCOMP__HEADER, 12) != 0) return 0;
+        if (p[5] != m->wire || (m->payload->alike && !(m->payload->alike)(first, p))) return 0;
     }
     return m->payload->votes;
 }
@@ -21087,7 +21089,7 @@ static const char *gcomp__list_refusal(const gcomp__schedule *s, const gcomp_cod
         return "one codec of the list keeps a residual and another does not; only none goes "
                "with all";
     if (momenta && momenta < count)
-        return "dgc keeps the momentum: its list has no other method";
+        return "a codec of the list keeps the momentum: its list has no other method";
     if (s->rule == GCOMP__ERROR && !kept)
         return "the schedule error goes by residuals, and this list keeps none";
     return NULL;
@@ -21183,6 +21185,7 @@ typedef struct gcomp__entry {
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
+    const char *warms;   /* NULL, or how not to send more in the first epochs: "warmup=0" */
     int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
     int unpacks;         /* 1: a small residual is floats while the method is at work */
     const char *why; /* why this is not the codec that was named; NULL: it is */
@@ -21240,7 +21243,7 @@ typedef struct gcomp__kept {
 typedef struct gcomp__this_step {
     void *grad;            /* the caller's gradient; NULL: skipped, or not known yet */
     int ready;             /* 1: gcomp_step_ready was called */
-    int odd;               /* 1: it takes the second one of two kinds of steps: GCOMP__TURNS */
+    int odd;               /* 1: it takes the second one of two kinds of steps: sums->odd */
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
     size_t sent;           /* where the payload went in mem.send: payloads move together */
@@ -21626,6 +21629,19 @@ static double gcomp__now(const gcomp *gc)
 /* Is the mean to stay with the owners of ranges, as far as it is made by ranges? */
 static int gcomp__scatters(const gcomp_desc *d) { return d->aggregate == GCOMP_AGGREGATE_SCATTER; }
 
+/* How many bytes an element has in a round that sums (or finds the largest), and its type. */
+static size_t gcomp__kind_bytes(unsigned kind)
+{
+    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 || kind > GCOMP__MAX ? 2 : 4;
+}
+
+static gcomp_dtype gcomp__kind_dtype(unsigned kind)
+{
+    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16
+           : kind == GCOMP__SUM32 ? GCOMP_I32 : kind == GCOMP__SUM_F16 ? GCOMP_F16
+           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
+}
+
 /* The rounds and flags of a codec, as its parameters decide. */
 static void gcomp__rounds_of(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
@@ -21922,6 +21938,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     /* block methods take small residuals tile by tile, unless a decay would round them twice */
     entry->unpacks = !m->rules.form || desc->decay != 1.0f;
     entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
+    if (m->rules.warms) entry->warms = (m->rules.warms)(codec);
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
@@ -21933,7 +21950,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
                 return GCOMP_INVALID_ARGUMENT;
             }
         } else if (entry->rounds[round] != GCOMP__NO_ROUND) {
-            /* the longer one of two turns, see GCOMP__TURNS */
+            /* that of the longer one of two kinds of steps, see sums->odd */
             entry->sum_count[round] = gcomp__times(
                 slot->stack, gcomp__max((m->sums->sum_count)(codec, rows, cols, round, 0),
                                         (m->sums->sum_count)(codec, rows, cols, round, 1)));
@@ -22172,18 +22189,17 @@ static size_t gcomp__received_by_sum(const gcomp_desc *desc, const gcomp__slot *
                                 (size_t)desc->comm.world);
 }
 
-/* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut,
-   not for methods of several rounds, and not where all elements are sent and ranges would be
-   short. SCATTER: also that of uncompressed tensors, since shards of floats are half of what a sum
-   sends. */
+/* Can the mean of this tensor be made by ranges? Not for indices of groups and for payloads of a
+   whole matrix, which cannot be cut, not for methods of several rounds, and not where all elements
+   are sent and ranges would be short. SCATTER: also that of uncompressed tensors, since shards of
+   floats are half of what a sum sends. */
 static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
     const int floats = gcomp__scatters(desc) && slot->use.method->flags & GCOMP__AS_FLOATS;
     if (world == 1 || (slot->use.rounds[0] != GCOMP__GATHER && !floats) || slot->use.rounds[1] ||
-        (selector && selector->grouped) ||
-        slot->use.method->payload->votes == GCOMP__MEAN_OF_SENDERS)
+        (selector && selector->grouped) || slot->use.method->payload->exact)
         return 0;
     return selector || slot->n / GCOMP__LEAST_RANGE >= world;
 }
@@ -23409,7 +23425,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     if (slot->entry_count > 1)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->kept.entry + 1,
                         (uint64_t)slot->entry_count);
-    if (slot->use.flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    if (slot->use.warms) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
     if (slot->at.own_bytes)
         gcomp__say(t, slot->at.scattered  ? " scattered"
@@ -23568,14 +23584,15 @@ static size_t gcomp__shared_floats(const gcomp__slot *slot)
 static void gcomp__switch(gcomp__slot *slot, size_t to)
 {
     const gcomp__entry *entry = slot->entries + to;
+    const gcomp__sums *sums = slot->use.method->sums;
     /* floats of one matrix, before and after */
     const size_t had = slot->use.state_floats / slot->stack, has =
         entry->state_floats / slot->stack;
-    /* both codecs have a state of columns, of which fewer or more can be kept */
-    const unsigned columns = slot->use.flags & entry->flags & GCOMP__COLUMNS;
     float *state = slot->kept.state;
-    /* another method, or a state that cannot be cut: it begins with zeros */
-    if (state && (entry->method != slot->use.method || (!columns && has != had)))
+    /* another method, or another size of a state that cannot be cut: it begins with zeros */
+    if (state && (entry->method != slot->use.method ||
+                  (has != had &&
+                   !(sums->goes_on && (sums->goes_on)(&slot->use.codec, &entry->codec)))))
         memset(state, 0, 4 * slot->state_room);
     else if (has < had) { /* first matrix first: a place is read before it is overwritten */
         for (size_t i = 1; i < slot->stack; i++) memmove(state + i * has, state + i * had, 4 * has);
@@ -25467,14 +25484,14 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
        than was named */
     for (size_t i = 0; i < gc->count && !told && result == GCOMP_OK; i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        const gcomp__entry *by = slot->use.flags & GCOMP__BY_EPOCHS ? &slot->use : NULL;
+        const gcomp__entry *by = slot->use.warms ? &slot->use : NULL;
         for (size_t e = slot->entries ? slot->entry_count : 0; e-- > 0;)
-            if (slot->entries[e].flags & GCOMP__BY_EPOCHS) by = slot->entries + e;
+            if (slot->entries[e].warms) by = slot->entries + e;
         if (by)
             result = gcomp__fail_with(
                 gc, GCOMP_INVALID_ARGUMENT,
-                "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set warmup=0",
-                slot->name, by->method->name);
+                "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set %s", slot->name,
+                by->method->name, by->warms);
         else if (slot->entry_count > 1 &&
                  (gc->schedule.rule == GCOMP__WARMUP || gc->schedule.rule == GCOMP__ACCORDION))
             result = gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
@@ -25495,9 +25512,10 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
     if (gcomp__may_encode(gc) && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
     memset(sums, 0, sizeof sums);
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        /* methods that take turns have a float for it at the end of the shared state */
-        const int turns = (slot->use.flags & GCOMP__TURNS) != 0;
-        slot->now.odd = turns && slot->kept.state[gcomp__shared_floats(slot) - 1] != 0;
+        const gcomp__sums *summed = slot->use.method->sums;
+        slot->now.odd = summed->odd &&
+                        (summed->odd)(&slot->use.codec,
+                                      slot->kept.state + gcomp__shared_floats(slot));
         slot->now.ready = 0;
         slot->now.grad = NULL;
         slot->now.mean = NULL;
@@ -25540,7 +25558,7 @@ static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int r
 /* A tensor in this step, for the functions of its row: all that a method needs to know, and where
    it may write. encode and make read in, state, residual; commit writes y, residual, state. With
    desc.node gradients have become floats. y is the gradient, or floats that gcomp__commit_slot
-   rounds to it. With GCOMP__ONE_KEY random numbers are those of step 0 in all steps. */
+   rounds to it. */
 static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
     gcomp__work work;
@@ -25549,7 +25567,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
     work.in = gcomp__source_in(gc, slot, slot->now.grad,
-                               slot->use.flags & GCOMP__ONE_KEY ? 0 : gc->step);
+                               slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -27855,9 +27873,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
-        /* a mean over senders is not divided by the world */
-        const int scales = gcomp__has_residual(slot) &&
-                           slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS;
+        const int scales = gcomp__has_residual(slot) && !slot->use.method->payload->votes;
         for (size_t i = 0, count; scales && i < slot->n; i += count) {
             count = gcomp__min(GCOMP__TILE, slot->n - i);
             gcomp__unpack_part(gc, slot, part, i, i + count);
