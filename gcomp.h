@@ -3120,6 +3120,28 @@ GCOMP__INLINE float gcomp__saturated(float x)
 /* Bytes of an element of a gradient. */
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
+/* Where a mean or decoded values go: into floats, or into halves, to which floats are rounded. */
+typedef struct gcomp__output {
+    float *floats;     /* dtype GCOMP_F32: its elements; NULL: nothing is wanted */
+    uint8_t *halves;   /* the other types: its elements; else NULL */
+    gcomp_dtype dtype; /* of an element */
+} gcomp__output;
+
+/* The output of this type that begins at this address; NULL: nothing is wanted. */
+GCOMP__INLINE gcomp__output gcomp__output_in(void *memory, gcomp_dtype dtype)
+{
+    gcomp__output y;
+    y.floats = dtype == GCOMP_F32 ? (float *)memory : NULL;
+    y.halves = dtype == GCOMP_F32 ? NULL : (uint8_t *)memory;
+    y.dtype = dtype;
+    return y;
+}
+
+static const gcomp__output gcomp__no_output = {NULL, NULL, GCOMP_F32};
+
+/* Is there such an output? */
+GCOMP__INLINE int gcomp__wanted(const gcomp__output *y) { return y->floats || y->halves; }
+
 /* ------------------------------------------------------------------------------------------------
    >>sentences - text in buffers of fixed size; decimal numbers, read and said; result codes
 
@@ -3919,7 +3941,7 @@ typedef struct gcomp__momentum {
      STORE   y <- d0
      ADD     y <- (fresh ? 0 : y) + sum of weight * d, saturating
      COMMIT  residual <- scale * grad + residual - own, saturating;
-             then y, if not NULL, <- as ADD. y may be grad. In two shots fresh is 0
+             then y, if wanted, <- as ADD. y may be grad. In two shots fresh is 0
    FRESH is what ADD and COMMIT turn into for the first payload that reaches y. */
 enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
@@ -3928,9 +3950,7 @@ enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 typedef struct gcomp__sink {
     int ending;
     size_t n;                    /* elements of the tensor */
-    float *y;                    /* the output; COMMIT: may be NULL */
-    /* GCOMP_F32; else y is the address of halves: of packed codes, or of one payload with levels */
-    gcomp_dtype y_type;
+    gcomp__output y;             /* halves: of packed codes, or of one payload with levels */
     const gcomp__view *views;    /* the payloads, opened */
     size_t count;                /* of views; COMMIT: may be 0, then y becomes 0 */
     /* NULL; or all payloads, of which views[0] shows the first, and the others are alike: a vote
@@ -3963,8 +3983,7 @@ typedef struct gcomp__work {
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
                           integers where the round sums integers */
-    float *y;          /* commit: the mean goes here; may be the gradient */
-    gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
+    gcomp__output y;   /* commit: the mean goes here; may be the gradient, see gcomp__work_of */
     gcomp__residual residual; /* commit: read and written */
 } gcomp__work;
 
@@ -4226,12 +4245,6 @@ typedef struct gcomp__level_kernels {
     /* as the common kernel, for payloads whose levels are coded */
     void (*sink)(void *sink, size_t chunk);
 } gcomp__level_kernels;
-
-/* Where element i of a sink's y is, which holds halves. */
-GCOMP__INLINE void *gcomp__half_of(const gcomp__sink *sink, size_t i)
-{
-    return (uint8_t *)(void *)sink->y + 2 * i;
-}
 
 /* The view of a payload that is packed like another one, which is open: the same at another
    address. `to` may be `like`. */
@@ -7787,7 +7800,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
     const gcomp__source in = sink->in;
-    float *const residual = in.residual.floats, *const y = sink->y;
+    float *const residual = in.residual.floats, *const y = sink->y.floats;
     gv zero = gv_splat(0);
     if (!residual) {
         if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
@@ -9095,7 +9108,7 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
 {
     const gv weight = gv_splat(sink->weight), zero = gv_splat(gcomp__zero());
     const float *grad = (const float *)sink->in.grad;
-    float *residual = sink->in.residual.floats, *y = sink->y;
+    float *residual = sink->in.residual.floats, *y = sink->y.floats;
     /* how far ahead of i lines are prefetched; 0 near the end of the tensor */
     const size_t ahead = end + GCOMP__AHEAD <= sink->n ? GCOMP__AHEAD : 0;
     for (; i < end; i += 16, own += 16, other += 16) {
@@ -9151,14 +9164,14 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
                                        const float *own)
 {
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
-    uint8_t *const y = (uint8_t *)gcomp__half_of(sink, i);
+    uint8_t *const y = sink->y.halves + 2 * i;
     if (sink->ending == GCOMP__STORE) {
         gcomp__decode_to(sink->views, i, count, tile, NULL, 0);
     } else {
-        if (!sink->fresh) gcomp__widen(tile, y, sink->y_type, count); /* y counts */
+        if (!sink->fresh) gcomp__widen(tile, y, sink->y.dtype, count); /* y counts */
         gcomp__sum_tile(sink, tile, i, count, own);
     }
-    gcomp__narrow(y, tile, sink->y_type, count);
+    gcomp__narrow(y, tile, sink->y.dtype, count);
 }
 
 /* Kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
@@ -9170,10 +9183,9 @@ static void gcomp__end_chunk(void *arg, size_t chunk)
     const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
-    const int halves = sink->y_type != GCOMP_F32;
-    if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
-        for (size_t w = 0; sink->y && w < sink->count; w++)
-            gcomp__decode_to(sink->views + w, begin, end - begin, sink->y + begin, NULL, 0);
+    float *const y = sink->y.floats;
+    if (sink->ending == GCOMP__STORE && y) { /* straight to y: no tile is needed */
+        gcomp__decode_to(sink->views, begin, end - begin, y + begin, NULL, 0);
         return;
     }
     const int keeps = gcomp__keeps_rest(sink);
@@ -9186,9 +9198,10 @@ static void gcomp__end_chunk(void *arg, size_t chunk)
         }
         if (keeps)
             gcomp__update_residual(&sink->in, i, next - i, sink->own ? own : NULL);
-        if (!sink->y || !sink->count) continue;
-        if (halves) gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
-        else gcomp__sum_tile(sink, sink->y + i, i, next - i, keeps && sink->own ? own : NULL);
+        if (!sink->count) continue;
+        if (sink->y.halves)
+            gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
+        else if (y) gcomp__sum_tile(sink, y + i, i, next - i, keeps && sink->own ? own : NULL);
     }
 }
 
@@ -9976,7 +9989,7 @@ GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__
     gcomp__sink with = *sink; /* a sink for this segment */
     with.views = part;
     with.payloads = NULL;
-    with.y = (float *)gcomp__half_of(sink, begin);
+    with.y.halves += 2 * begin;
     for (size_t i = 0; i < count; i += GCOMP__TILE)
         gcomp__end_halves(&with, i, gcomp__min(GCOMP__TILE, count - i), NULL);
 }
@@ -10005,10 +10018,11 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
             return; /* cannot happen after a check */
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
-        else if (sink->y_type != GCOMP_F32) gcomp__spread_halves(sink, &part, i, count);
-        else if (ending == GCOMP__STORE) gcomp__decode_to(&part, 0, count, sink->y + i, NULL, 0);
+        else if (sink->y.halves) gcomp__spread_halves(sink, &part, i, count);
+        else if (ending == GCOMP__STORE)
+            gcomp__decode_to(&part, 0, count, sink->y.floats + i, NULL, 0);
         else
-            gcomp__add_decoded(&part, 0, count, sink->y + i, sink->weight,
+            gcomp__add_decoded(&part, 0, count, sink->y.floats + i, sink->weight,
                                ending == GCOMP__FRESH);
     }
 }
@@ -10025,7 +10039,7 @@ static void gcomp__sink_levels(void *arg, size_t chunk)
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT);
         else gcomp__keep_levels(sink, NULL, begin, end - begin);
     }
-    for (size_t w = 0; sink->y && w < sink->count; w++)
+    for (size_t w = 0; gcomp__wanted(&sink->y) && w < sink->count; w++)
         gcomp__spread(sink, sink->views + w, chunk,
                       sink->ending == GCOMP__STORE ? GCOMP__STORE
                       : sink->fresh && w == 0      ? GCOMP__FRESH
@@ -11289,7 +11303,7 @@ static gcomp__source gcomp__plain_source(const float *x)
 
 /* A sink of n elements: y <- what is decoded, with the weight 1, and y begins with 0. The caller
    adds the payloads, and what a commit needs besides. */
-static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
+static gcomp__sink gcomp__sink_to(int ending, gcomp__output y, size_t n)
 {
     gcomp__sink sink;
     memset(&sink, 0, sizeof sink);
@@ -11307,7 +11321,6 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
-    sink.y_type = work->y_type;
     sink.in = work->in;
     sink.in.residual = work->residual;
     return sink;
@@ -11349,7 +11362,7 @@ static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, 
 /* A momentum goes on by a step, for all of its elements. */
 GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__momentum *d)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, d->n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__no_output, d->n);
     sink.momentum = d;
     gcomp__absorb_all(call, &sink, d->n);
 }
@@ -11438,8 +11451,8 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
         coded |= sink->views[w].form.code;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
-                    sink->y_type == GCOMP_F32 && sink->in.scale == 1.0f &&
-                    sink->in.residual.floats && sink->y && sink->own &&
+                    sink->in.scale == 1.0f && sink->in.residual.floats && sink->y.floats &&
+                    sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
     gcomp__run(call, gcomp__chunks(sink->n),
                GCOMP__HAS_CODES && coded ? gcomp__coders(call->set)->sink
@@ -11622,7 +11635,7 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
    tensor's own codec does, see gcomp__goes_as_none: all of it was sent. */
 static void gcomp__none_commit(gcomp__work *work)
 {
-    (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
+    (gcomp__common(work->call.set)->saturate)(work->y.floats, work->sums[0], work->n);
     gcomp__residual_clear(work->residual, work->n);
 }
 
@@ -11721,11 +11734,10 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
             if (e.packed) (gcomp__common(set)->pack)(e, p, count, i);
         }
-        float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
-        gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
-        if (y == p)
-            (gcomp__common(set)->narrow)((uint8_t *)(void *)work->y + 2 * i, p, work->y_type,
-                                         count);
+        gcomp__cast_copy(set, work->y.floats ? work->y.floats + i : p, &sums, i, count,
+                         1 / (job->factor * (float)work->world));
+        if (work->y.halves)
+            (gcomp__common(set)->narrow)(work->y.halves + 2 * i, p, work->y.dtype, count);
     }
 }
 
@@ -12339,7 +12351,7 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
 static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t end)
 {
     const size_t count = sink->count, enough = count / 2 + 1;
-    const int halves = sink->y_type != GCOMP_F32; /* these go through `line` */
+    uint8_t *const halves = sink->y.halves; /* these go through `line` */
     const gv one = gv_splat(1);
     float line[64];
     gw planes[GCOMP__VOTE_PLANES]; /* from 1 on; plane 0 is `low` */
@@ -12370,16 +12382,16 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
         /* bits to floats. 64 at a time: the speed of a shorter loop depends on its address */
         for (j = 0; j + 64 <= some; j += 64) {
             const uint8_t *at = (const uint8_t *)result + j / 8;
-            float *y = halves ? line : sink->y + i + j;
+            float *y = halves ? line : sink->y.floats + i + j;
             GCOMP__UNROLL for (int k = 0; k < 4; k++)
                 gv_store(y + 16 * k, gv_flip(one, gcomp__get16(at + 2 * k)));
-            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, 64);
+            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, 64);
         }
         for (; j < some; j += 16) { /* near the end of the tensor */
             gv y = gv_flip(one, gcomp__get16((const uint8_t *)result + j / 8));
             const size_t left = gcomp__min(16, some - j);
-            gcomp__store_some(halves ? line : sink->y + i + j, y, left);
-            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, left);
+            gcomp__store_some(halves ? line : sink->y.floats + i + j, y, left);
+            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, left);
         }
     }
 }
@@ -12413,9 +12425,9 @@ static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *s
         gcomp__block_decode(call, sink);
         return;
     }
-    rest.y = NULL;
+    rest.y = gcomp__no_output;
     if (gcomp__keeps_rest(sink)) gcomp__block_decode(call, &rest);
-    if (!sink->y || !sink->count) return;
+    if (!gcomp__wanted(&sink->y) || !sink->count) return;
     job.kernels = (const gcomp__vote_kernels *)call->kernels;
     job.sink = sink;
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
@@ -14253,11 +14265,11 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
         if (residual) gcomp__update_residual(&job->in, i, stop - i, NULL);
-        if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
+        if (residual && sink->own && (!sink->y.floats || sink->own_at >= sink->count))
             gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
-        for (size_t w = 0; sink->y && w < sink->count; w++) {
+        for (size_t w = 0; sink->y.floats && w < sink->count; w++) {
             const int fresh = sink->fresh && w == 0;
-            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y,
+            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y.floats,
                             sink->ending == GCOMP__STORE ? GCOMP__STORE
                             : fresh                      ? GCOMP__FRESH
                                                          : GCOMP__ADD,
@@ -15159,7 +15171,7 @@ enum {
    can be written without being read. */
 GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
 {
-    float *const stage = (float *)(void *)call->scratch;
+    float *const stage = (float *)(void *)call->scratch, *const y = sink->y.floats;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     size_t end;
     for (size_t w = 0; w < sink->count; w++)
@@ -15167,16 +15179,16 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     memset(stage, 0, 4 * GCOMP__SPARSE_STAGE);
     for (size_t begin = 0; begin < sink->n; begin = end) {
         /* floats of the line that lie before y + begin: in the first part alone not 0 */
-        const size_t over = (size_t)((uintptr_t)(sink->y + begin) & 63) / 4;
+        const size_t over = (size_t)((uintptr_t)(y + begin) & 63) / 4;
         end = gcomp__min(sink->n, begin + GCOMP__SPARSE_STAGE - over);
         for (size_t w = 0; w < sink->count; w++) {
             cursors[w].from = begin;
             gcomp__cursor_scatter(cursors + w, end, sink->weight);
         }
         if (over) {
-            memcpy(sink->y + begin, stage, 4 * (end - begin));
+            memcpy(y + begin, stage, 4 * (end - begin));
             memset(stage, 0, 4 * (end - begin));
-        } else (gcomp__sparse(call->set)->drain)(sink->y + begin, stage, end - begin);
+        } else (gcomp__sparse(call->set)->drain)(y + begin, stage, end - begin);
     }
 }
 
@@ -15187,10 +15199,10 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
 GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
-    float *const masked = sink->momentum ? sink->momentum->masked : NULL;
+    float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
     const int apart = sink->ending == GCOMP__COMMIT && sink->own &&
                       (sink->in.residual.floats || masked) &&
-                      (!sink->y || sink->own_at >= sink->count);
+                      (!y || sink->own_at >= sink->count);
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     /* chunks that are worked on between two looks at the cursors */
     const size_t chunks = gcomp__chunks(sink->n),
@@ -15205,7 +15217,7 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
     size_t w = 0; /* payloads of the mean so far */
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
-        (uintptr_t)sink->y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
+        (uintptr_t)y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
         call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
         gcomp__sparse_past(call, sink);
         return;
@@ -15218,9 +15230,9 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         if (own)
             gcomp__cursor_open(cursors + used++, own, NULL, sink->in.residual.floats, masked,
                                cached);
-        for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
+        for (; y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int mine = !apart && sink->own && w == sink->own_at;
-            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
+            gcomp__cursor_open(cursors + used++, sink->views + w, y,
                                mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
                                cached);
         }
@@ -15229,20 +15241,20 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
                          end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
             if (dense && sink->ending == GCOMP__COMMIT)
                 gcomp__run(call, step, gcomp__absorb_chunk, &job);
-            else if (dense) memset(sink->y + begin, 0, 4 * (end - begin));
+            else if (dense) memset(y + begin, 0, 4 * (end - begin));
             for (size_t i = 0; i < used; i++) {
                 gcomp__cursor *c = cursors + i;
                 /* each cursor fetches its share of the next chunk of y, which is written next */
                 c->lines = 0;
-                if (cached && sink->y && sink->n - end >= GCOMP_CHUNK)
+                if (cached && y && sink->n - end >= GCOMP_CHUNK)
                     c->lines = (unsigned)(GCOMP_CHUNK / 16 / used);
-                if (c->lines) c->next = sink->y + end + 16 * c->lines * i;
+                if (c->lines) c->next = y + end + 16 * c->lines * i;
                 gcomp__cursor_scatter(c, end, weight);
             }
         }
         own = NULL;
         dense = 0;
-    } while (sink->y && w < sink->count);
+    } while (y && w < sink->count);
 }
 
 static const gcomp__payload gcomp__sparse_payload = {
@@ -16169,7 +16181,7 @@ static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
         /* the same sums as in encoding, now to where they stay; and y <- 0 */
         d.p = sink->in.residual.floats;
         d.next = call->work->state;
-        d.zero = sink->y;
+        d.zero = sink->y.floats;
         if (call->work->codec->param[4] != 0) d.masked = d.next;
         with.momentum = &d;
     }
@@ -16901,8 +16913,8 @@ static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size
     const gcomp__dct_kernels *k = pass->sum.kernels;
     for (size_t r = 0; r < rows; r++, tile += s->stride, i += s->cols) {
         if (pass->retains) (k->retain)(&sink->in, i, s->w, tile);
-        else if (pass->stores) memcpy(sink->y + i, tile, 4 * s->w);
-        else (k->add)(sink->y + i, tile, sink->weight, s->w, pass->fresh);
+        else if (pass->stores) memcpy(sink->y.floats + i, tile, 4 * s->w);
+        else (k->add)(sink->y.floats + i, tile, sink->weight, s->w, pass->fresh);
     }
 }
 
@@ -16964,8 +16976,8 @@ static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
             (((const gcomp__dct_kernels *)call->kernels)->retain)(&sink->in, 0, sink->n, NULL);
         pass.retains = 0;
     }
-    if (!sink->y) return;
-    if (!sink->count) memset(sink->y, 0, 4 * sink->n);
+    if (!sink->y.floats) return;
+    if (!sink->count) memset(sink->y.floats, 0, 4 * sink->n);
     for (size_t w = 1; w < sink->count && !sink->payloads; w++)
         if (memcmp(sink->views[w].body, sink->views->body, GCOMP__DCT_HEAD) != 0) together = 0;
     pass.stores = together || sink->ending == GCOMP__STORE;
@@ -17291,7 +17303,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
     for (size_t word = begin; word < end; word += 64) {
         for (uint64_t set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
             i = word + gcomp__first_one(set);
-            work->y[i] = gcomp__saturated(*from++);
+            work->y.floats[i] = gcomp__saturated(*from++);
             if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
@@ -17500,7 +17512,7 @@ static void gcomp__leader_commit(gcomp__work *work)
     const uint32_t *local = (const uint32_t *)(const void *)work->local;
     gcomp__nothing_sent(work);
     for (size_t j = 0; j < local[0]; j++) {
-        work->y[local[1 + j]] = work->sums[1][j];
+        work->y.floats[local[1 + j]] = work->sums[1][j];
         if (work->residual.floats) work->residual.floats[local[1 + j]] = 0;
     }
 }
@@ -18153,7 +18165,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
             const size_t i = s * n + local[1 + j];
             if (key < least || (key == least && ties == 0)) continue;
             if (key == least) ties--;
-            work->y[i] = gcomp__saturated(sum[j]);
+            work->y.floats[i] = gcomp__saturated(sum[j]);
             if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
@@ -18270,7 +18282,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
         job.table = e; /* estimates are taken from E, and no more from the sum */
         const gcomp__selection *found = gcomp__sketch_largest(&work->call, &job);
         for (size_t j = 0; j < found->count; j++) {
-            work->y[s * n + found->index[j]] = found->value[j];
+            work->y.floats[s * n + found->index[j]] = found->value[j];
             gcomp__fetch_leave(&job, found->index[j], found->value[j], u, e,
                                work->codec->param[4] != 0);
         }
@@ -19220,7 +19232,7 @@ static gcomp__gemm gcomp__powersgd_job(gcomp__work *work, size_t s)
     job.own.p = job.mean.p = job.own.q + gcomp__gemm_factor(rank, work->cols);
     if (gcomp__powersgd_alternates(work->codec))
         job.mean.p += gcomp__gemm_factor(rank, work->rows);
-    job.y = work->y;
+    job.y = work->y.floats;
     job.residual = work->residual.floats;
     return job;
 }
@@ -19583,8 +19595,8 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
         }
         gv y = gv_number(gcomp__intsum_get(at, size)); /* the sum, rounded above 2^24 */
         y = gv_saturate(gv_mul(gv_mul(y, part), a));
-        if (count < 16) gcomp__store_some(work->y + i, y, count);
-        else gv_store(work->y + i, y);
+        if (count < 16) gcomp__store_some(work->y.floats + i, y, count);
+        else gv_store(work->y.floats + i, y);
     }
 }
 
@@ -20713,7 +20725,8 @@ static int gcomp__writes_halves(const gcomp__view *view)
 static gcomp_result gcomp__decode_one(const void *payload, size_t length, const float *weight,
                                       void *y, gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
-    gcomp__sink sink = gcomp__sink_to(weight ? GCOMP__ADD : GCOMP__STORE, (float *)y, n);
+    gcomp__sink sink =
+        gcomp__sink_to(weight ? GCOMP__ADD : GCOMP__STORE, gcomp__output_in(y, dtype), n);
     float *floats = NULL; /* NULL: the sink writes to y */
     gcomp__view view;
     gcomp__call call;
@@ -20732,8 +20745,7 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, const 
         sink.weight = weight ? *weight : 1;
         sink.views = &view;
         sink.count = 1;
-        sink.y_type = floats ? GCOMP_F32 : dtype;
-        if (floats) sink.y = floats;
+        if (floats) sink.y = gcomp__output_in(floats, GCOMP_F32);
         if (floats && weight) gcomp__convert(&call, floats, y, dtype, n, 1, 0);
         gcomp__decode_with(&call, &sink);
         if (floats) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
@@ -20795,18 +20807,17 @@ static int gcomp__all_alike(const gcomp__view *first, const void *const *payload
    The first loop only finds where the lists of indices end in the scratch, see gcomp__check_all;
    the second one decodes, with the lists from `lists` and the room behind all of them in `rest`. */
 GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads,
-                                    const size_t *lengths, size_t count, void *y,
-                                    gcomp_dtype dtype, size_t n)
+                                    const size_t *lengths, size_t count, gcomp__output y,
+                                    size_t n)
 {
     gcomp__view views[8];
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, (float *)y, n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
     gcomp__call lists = *call; /* its scratch holds the indices that were kept by the check */
     gcomp__call rest = *call;  /* its scratch is what is left behind all of them */
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    sink.y_type = dtype;
-    if (dtype != GCOMP_F32 || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
+    if (y.halves || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
         /* one view, for n, and the bytes of all */
         (void)gcomp__open_payload(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
@@ -20850,23 +20861,24 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
     if (result == GCOMP_OK) {
         const int at_once = dtype == GCOMP_F32 || gcomp__all_alike(&first, payloads, count);
         if (!at_once && !floats && n) result = GCOMP_SCRATCH_TOO_SMALL;
-        else if (at_once) gcomp__add_all(&call, payloads, lengths, count, y, dtype, n);
-        else if (n) {
-            gcomp__add_all(&call, payloads, lengths, count, floats, GCOMP_F32, n);
-            gcomp__convert(&call, y, floats, dtype, n, 0, 0);
+        else {
+            gcomp__add_all(&call, payloads, lengths, count,
+                           at_once ? gcomp__output_in(y, dtype)
+                                   : gcomp__output_in(floats, GCOMP_F32), n);
+            if (!at_once) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
         }
     }
     gcomp__fp_leave(mode);
     return result;
 }
 
-/* A commit without a mean: sink.y is NULL, and `own` is the payload that leaves the residual. The
-   gradient is looked at once more, since it may not be the one that was encoded: a NaN that enters
-   a residual would stay there for ever. */
+/* A commit without a mean: `own` is the payload that leaves the residual. The gradient is looked at
+   once more, since it may not be the one that was encoded: a NaN that enters a residual would stay
+   there for ever. */
 GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in,
                                     float *residual, const gcomp_exec *exec)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, 0);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__no_output, 0);
     gcomp__source source;
     gcomp__view view;
     gcomp__call call;
@@ -23862,7 +23874,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *
                                             size_t count)
 {
     gcomp__view views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
-    float *const y = sink->y;
+    const gcomp__output y = sink->y;
     if (sink->own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
@@ -23882,13 +23894,13 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *
         }
     }
     /* two passes: first the residual, then the mean, 8 payloads at a time */
-    sink->y = NULL;
+    sink->y = gcomp__no_output;
     sink->own_at = 0;
     if (sink->own && gcomp__has_residual(slot)) gcomp__decode_with(call, sink);
     /* nothing was sent: all of p stays */
     if (!sink->own && gcomp__has_residual(slot)) gcomp__absorb_all(call, sink, slot->n);
     gcomp__close_residual(gc, slot, sink->in.residual);
-    if (count) gcomp__add_all(call, payloads, lengths, count, y, sink->y_type, slot->n);
+    if (count) gcomp__add_all(call, payloads, lengths, count, y, slot->n);
 }
 
 /* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
@@ -23983,9 +23995,9 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
     if (result == GCOMP_OK) {
-        gcomp__sink sink =
-            gcomp__sink_to(GCOMP__COMMIT, floats ? floats : (float *)grad, slot->n);
-        sink.y_type = floats ? GCOMP_F32 : slot->dtype;
+        const gcomp__output y = floats ? gcomp__output_in(floats, GCOMP_F32)
+                                       : gcomp__output_in(grad, slot->dtype);
+        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, y, slot->n);
         sink.in.grad = grad;
         sink.in.dtype = slot->dtype;
         sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
@@ -24189,8 +24201,8 @@ static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
     part.n = gcomp__range_size(work->n, work->world, w);
     gcomp__source_from(&part.in, begin);
     part.residual = gcomp__residual_at(work->residual, begin);
-    if (work->y_type == GCOMP_F32) part.y = work->y + begin;
-    else part.y = (float *)(void *)((uint8_t *)(void *)work->y + 2 * begin);
+    if (part.y.floats) part.y.floats += begin;
+    if (part.y.halves) part.y.halves += 2 * begin;
     return part;
 }
 
@@ -24262,8 +24274,8 @@ static void gcomp__add_shards(gcomp *gc)
         const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         const uint8_t *from = gc->mem.shards;
-        gcomp__sink sink =
-            gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
+        const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
+        gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
         for (size_t w = 0; w < gc->world; from += b->came[w++]) {
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
@@ -24499,7 +24511,8 @@ static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     for (size_t w = 0; w < world; w++) {
         const size_t n = gcomp__range_size(slot->n, world, w);
-        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + gcomp__range(slot->n, world, w), n);
+        float *const range = y + gcomp__range(slot->n, world, w);
+        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gcomp__output_in(range, GCOMP_F32), n);
         gcomp__view view;
         gcomp__open_next(gc, NULL, n, gcomp__sums_from(gc, w), gc->mem.places + w, &view);
         sink.fresh = 0; /* ranges do not overlap: each adds to zeros of y */
@@ -24516,21 +24529,22 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
                              const gcomp__view *view)
 {
     gcomp__work part = *work;
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->mem.acc + slot->at.acc, work->n);
+    float *const rest = gc->mem.acc + slot->at.acc;
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gcomp__output_in(rest, GCOMP_F32), work->n);
     sink.fresh = 0;
     sink.weight = -1; /* acc <- mean - decode(its payload) */
     sink.views = view; /* of the payload */
     sink.count = 1;
     gcomp__decode_with(&work->call, &sink);
-    part.in = gcomp__plain_source(sink.y);
+    part.in = gcomp__plain_source(rest);
     part.part = (float)work->world;
     /* small: in place, and then packed */
-    part.sums[0] = work->residual.packed ? sink.y : work->residual.floats;
+    part.sums[0] = work->residual.packed ? rest : work->residual.floats;
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
     if (work->residual.packed)
-        (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, 0);
+        (gcomp__common(gc->set)->pack)(work->residual, rest, part.n, 0);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -24538,8 +24552,8 @@ static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gc
 {
     const gcomp__work part = gcomp__work_in(work, gc->me);
     const float *mean = gc->mem.acc + slot->at.acc;
-    if (part.y_type == GCOMP_F32) memcpy(part.y, mean, 4 * part.n);
-    else gcomp__convert(&work->call, part.y, mean, part.y_type, part.n, 0, 0);
+    if (part.y.floats) memcpy(part.y.floats, mean, 4 * part.n);
+    else gcomp__convert(&work->call, part.y.halves, mean, part.y.dtype, part.n, 0, 0);
 }
 
 /* Two shots: residual <- p - decode(own payloads), y <- the mean, range by range. Not inlined: its
@@ -24559,7 +24573,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
         if (scattered) {
-            sink.y = NULL;
+            sink.y = gcomp__no_output;
         } else {
             gcomp__open_next(gc, NULL, part.n, gcomp__sums_from(gc, w), gc->mem.places + w, &mean);
             sink.views = &mean;
@@ -24573,7 +24587,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
             sink.own = &sent;
         }
-        if (sink.y || gcomp__residual_memory(sink.in.residual))
+        if (!scattered || gcomp__residual_memory(sink.in.residual))
             gcomp__decode_with(&part.call, &sink);
     }
     if (scattered) gcomp__take_shard(gc, slot, work); /* p was read before */
@@ -25584,16 +25598,13 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.state = slot->kept.state;
     work.local = gc->mem.local + slot->at.local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
-    work.y = (float *)slot->now.grad;
-    work.y_type = work.in.dtype;
+    work.y = gcomp__output_in(slot->now.grad, work.in.dtype);
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
         m->flags & GCOMP__AS_FLOATS ? work.sums[0]
         : slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
-    if (floats && work.in.dtype != GCOMP_F32 && !slot->at.scattered) {
-        work.y = floats;
-        work.y_type = GCOMP_F32;
-    }
+    if (floats && work.y.halves && !slot->at.scattered)
+        work.y = gcomp__output_in(floats, GCOMP_F32);
     work.residual = gcomp__open_residual(gc, slot, gc->step);
     work.in.residual = work.residual;
     return work;
@@ -26208,7 +26219,8 @@ static void gcomp__make_means(gcomp *gc)
         const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
         if (!slot->now.grad || !slot->use.bound) continue;
         slot->now.mean = gc->mem.means + slot->at.mean;
-        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, slot->now.mean, slot->n);
+        gcomp__sink sink = gcomp__sink_to(
+            GCOMP__COMMIT, gcomp__output_in(slot->now.mean, GCOMP_F32), slot->n);
         gcomp__open_gathered(gc, slot, &sink);
         (slot->use.method->payload->decode)(&call, &sink);
     }
@@ -26361,18 +26373,16 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp_
 
 /* What desc.measure and the digest of means take of elements from `begin` on of a mean. One in
    halves is looked at as floats, tile by tile. */
-GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, size_t begin, size_t n,
+GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, gcomp__output mean, size_t begin, size_t n,
                                          int check)
 {
     float tile[GCOMP__TILE];
-    const int halves = work->y_type != GCOMP_F32;
     size_t count;
     for (size_t i = begin; i < begin + n; i += count) {
-        const float *y = halves ? tile : work->y + i;
-        count = halves ? gcomp__min(GCOMP__TILE, begin + n - i) : n;
-        if (halves)
-            (gcomp__common(gc->set)->widen)(tile, (const uint8_t *)(const void *)work->y + 2 * i,
-                                            work->y_type, count);
+        const float *y = mean.halves ? tile : mean.floats + i;
+        count = mean.halves ? gcomp__min(GCOMP__TILE, begin + n - i) : n;
+        if (mean.halves)
+            (gcomp__common(gc->set)->widen)(tile, mean.halves + 2 * i, mean.dtype, count);
         if (gc->desc.measure) gc->y_squares += (gcomp__common(gc->set)->squares)(y, count);
         if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, y, count);
     }
@@ -26397,7 +26407,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
     float *const made = slot->now.mean; /* the mean, if it is there already */
-    if (made) work.y = made, work.y_type = GCOMP_F32;
+    if (made) work.y = gcomp__output_in(made, GCOMP_F32);
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->use.bound || slot->at.own_bytes) {
@@ -26409,17 +26419,17 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
                                   by_ranges ? gc->mem.own + slot->at.own
                                             : gc->mem.send + slot->now.sent,
                                   slot->now.length, slot->n);
-        if (made || scattered) sink.y = NULL;
+        if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
         if (!global) sink.own = &own; /* global: the residual keeps all of p at first */
         work.call.work = &work;
         (slot->use.method->payload->decode)(&work.call, &sink);
         if (scattered) gcomp__take_shard(gc, slot, &work);
-        else if (by_ranges) gcomp__apply_sums(gc, slot, work.y);
-        if (global) gcomp__keep_largest(gc, slot, work.y);
+        else if (by_ranges) gcomp__apply_sums(gc, slot, work.y.floats);
+        if (global) gcomp__keep_largest(gc, slot, work.y.floats);
         if (global && work.residual.floats)
-            gcomp__sparse_take(&own, work.residual.floats, work.y);
+            gcomp__sparse_take(&own, work.residual.floats, work.y.floats);
     } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
     if (gc->desc.measure) {
@@ -26428,15 +26438,14 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     }
     gcomp__close_residual(gc, slot, work.residual);
     /* where the mean is not in the caller's gradient yet */
-    if (work.y_type != dtype)
-        gcomp__convert(&work.call, slot->now.grad, work.y, dtype, slot->n, 0, 0);
+    if (work.y.dtype != dtype)
+        gcomp__convert(&work.call, slot->now.grad, work.y.floats, dtype, slot->n, 0, 0);
     else if (made) memcpy(slot->now.grad, made, 4 * slot->n);
     /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
        what is scattered: there is nothing to compare */
-    work.y = (float *)slot->now.grad;
-    work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
-        gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
+        gcomp__look_at_mean(gc, gcomp__output_in(slot->now.grad, dtype), begin, n,
+                            check && !scattered);
     const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
     gc->stats.bytes_in += bytes;
     gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, gc->world);
