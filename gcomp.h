@@ -8802,14 +8802,14 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcom
 /* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers. A
    function of its own, so that only what needs one of them has both on its stack. */
 #define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(gcomp__tile *t, size_t begin, gcomp__measured *m)
+GCOMP__NOINLINE void gcomp__encode_staged(void (*encode)(gcomp__tile *, size_t, gcomp__measured *),
+                                          gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
     GCOMP__ON_A_LINE float stage[GCOMP__TILE];
     uint32_t draws[GCOMP__TILE / 2 + 16]; /* two elements a word */
     if (t->job->staged) t->stage = stage;
     t->draws = draws;
-    if (GCOMP__HAS_SCALE_FIRST && t->job->form.scale_first) gcomp__encode_scale_first(t, begin, m);
-    else gcomp__encode_scale_last(t, begin, m);
+    (encode)(t, begin, m);
 }
 
 /* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk to
@@ -8830,11 +8830,12 @@ static void gcomp__encode(void *arg, size_t chunk)
     t.room = room;
     t.draws = NULL; /* see gcomp__encode_staged */
     t.stage = NULL;
+    void (*const encode)(gcomp__tile *tile, size_t from, gcomp__measured *measured) =
+        GCOMP__HAS_SCALE_FIRST && job->form.scale_first ? gcomp__encode_scale_first
+                                                        : gcomp__encode_scale_last;
     if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
-        gcomp__encode_staged(&t, begin, m);
-    else if (GCOMP__HAS_SCALE_FIRST && job->form.scale_first)
-        gcomp__encode_scale_first(&t, begin, m);
-    else gcomp__encode_scale_last(&t, begin, m);
+        gcomp__encode_staged(encode, &t, begin, m);
+    else (encode)(&t, begin, m);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
 }
 #endif
@@ -17722,24 +17723,21 @@ static size_t gcomp__sketch_rows(const gcomp_codec *codec)
     return 2 * (size_t)codec->param[1] + 1;
 }
 
-/* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
-   floating-point mode. */
-GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
-
 /* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
    k n, k = density * n. Measured with 2^20 elements, cubes of normal numbers: 20 k candidates then
    hold
      99 % of the largest 1 %       (density=0.01: 10 k columns)
      93 % of the largest 0.1 %     (density=0.001: 32 k columns)
-     55 % of the largest 0.01 %    (density=0.0001: 100 k columns) */
+     55 % of the largest 0.01 %    (density=0.0001: 100 k columns)
+   Volatile as in gcomp__sparse_k. */
 static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
 {
-    const double k = (double)gcomp__sparse_k(codec->param[0], n);
     if (codec->param[2] > 0) return (size_t)codec->param[2];
-    uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    size_t groups = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
+    const volatile double k = (double)gcomp__sparse_k(codec->param[0], n);
+    const uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
+    const volatile double root = gcomp__sqrt(k * (double)n);
     gcomp__fp_leave(mode);
-    return gcomp__times(groups, 16);
+    return gcomp__times((size_t)(root / 16) + 1, 16);
 }
 
 /* The cells of the table of one matrix. */
@@ -21287,6 +21285,12 @@ typedef struct gcomp__slot {
     gcomp__this_step now;
     gcomp__found found;     /* what the save that was checked last has for it, see >>load */
 } gcomp__slot;
+
+/* Entry e of a tensor's list; a tensor with one codec has no list. */
+static const gcomp__entry *gcomp__entry_at(const gcomp__slot *slot, size_t e)
+{
+    return slot->entries ? slot->entries + e : &slot->use;
+}
 
 /* Does a tensor keep a residual here? And its bytes, of this form and size. */
 static int gcomp__has_residual(const gcomp__slot *slot)
@@ -25293,8 +25297,7 @@ static void gcomp__say_list_of(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];
     for (size_t e = 0; e < slot->entry_count; e++) {
-        (void)gcomp_codec_format(slot->entries ? &slot->entries[e].codec : &slot->use.codec, codec,
-                                 sizeof codec);
+        (void)gcomp_codec_format(&gcomp__entry_at(slot, e)->codec, codec, sizeof codec);
         gcomp__say_with(t, e ? "|%s" : "%s", codec);
     }
 }
@@ -27910,7 +27913,7 @@ GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     }
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
-            const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->use.codec;
+            const gcomp_codec *codec = &gcomp__entry_at(slot, e)->codec;
             gcomp_result result = gcomp__transport_suits(d, codec, rounds, &flags, &why);
             if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, slot->name, reason);
         }
