@@ -8799,8 +8799,8 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcom
         gcomp__measure_again(&job->in, begin, t->end, m);
 }
 
-/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers. A
-   function of its own, so that only what needs one of them has both on its stack. */
+/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers:
+   only what needs one of them has both on its stack. */
 #define gcomp__encode_staged GCOMP__F(encode_staged)
 GCOMP__NOINLINE void gcomp__encode_staged(void (*encode)(gcomp__tile *, size_t, gcomp__measured *),
                                           gcomp__tile *t, size_t begin, gcomp__measured *m)
@@ -8813,8 +8813,7 @@ GCOMP__NOINLINE void gcomp__encode_staged(void (*encode)(gcomp__tile *, size_t, 
 }
 
 /* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk to
-   its place: max_bits always; the sums, if the tensor has one scale that comes last. Makes the tile
-   that the chunk works in: some 4 KiB of stack. */
+   its place: max_bits always; the sums, if the tensor has one scale that comes last. */
 #define gcomp__encode GCOMP__F(encode)
 static void gcomp__encode(void *arg, size_t chunk)
 {
@@ -8830,7 +8829,7 @@ static void gcomp__encode(void *arg, size_t chunk)
     t.room = room;
     t.draws = NULL; /* see gcomp__encode_staged */
     t.stage = NULL;
-    void (*const encode)(gcomp__tile *tile, size_t from, gcomp__measured *measured) =
+    void (*const encode)(gcomp__tile *, size_t, gcomp__measured *) =
         GCOMP__HAS_SCALE_FIRST && job->form.scale_first ? gcomp__encode_scale_first
                                                         : gcomp__encode_scale_last;
     if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
@@ -20045,11 +20044,9 @@ static int gcomp__choice_of(const gcomp__param *p, const char *s, size_t length)
 static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const char *s,
                                     size_t length, const char *after)
 {
-    gcomp__say(why, before);
-    gcomp__say_char(why, '\'');
+    gcomp__say_with(why, "%s'", before);
     gcomp__say_some(why, s, gcomp__min(length, 40));
-    gcomp__say_char(why, '\'');
-    gcomp__say(why, after);
+    gcomp__say_with(why, "'%s", after);
     return GCOMP_BAD_CODEC;
 }
 
@@ -20059,9 +20056,7 @@ static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const 
 static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gcomp__param *p,
                                      const char *s, size_t length)
 {
-    gcomp__say(why, of);
-    gcomp__say_char(why, ' ');
-    gcomp__say(why, p->name);
+    gcomp__say_with(why, "%s %s", of, p->name);
     gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
     if (p->kind == GCOMP__CHOICE) {
         for (int i = 0; i <= (int)p->high; i++) { /* 8 or 4 or 2 */
@@ -20099,10 +20094,8 @@ static gcomp_result gcomp__bad_param(gcomp__text *why, const char *name,
     gcomp__say(why, name);
     gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s),
                     params[0].name ? "; it has:" : "; it has none");
-    for (size_t i = 0; i < GCOMP_PARAMS && params[i].name; i++) {
-        gcomp__say_char(why, ' ');
-        gcomp__say(why, params[i].name);
-    }
+    for (size_t i = 0; i < GCOMP_PARAMS && params[i].name; i++)
+        gcomp__say_with(why, " %s", params[i].name);
     return GCOMP_BAD_CODEC;
 }
 
@@ -20182,10 +20175,8 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     *method = gcomp__method_named(s, length);
     if (!*method) {
         gcomp__bad_text(why, "no method ", s, length ? length : strlen(s), "; there are:");
-        for (size_t i = 0; gcomp__methods[i]; i++) {
-            gcomp__say_char(why, ' ');
-            gcomp__say(why, gcomp__methods[i]->name);
-        }
+        for (size_t i = 0; gcomp__methods[i]; i++)
+            gcomp__say_with(why, " %s", gcomp__methods[i]->name);
         return GCOMP_BAD_CODEC;
     }
     /* defaults first; what the text gives overwrites them */
@@ -22805,14 +22796,6 @@ static gcomp_tensor gcomp__node_tensor(const gcomp_tensor *tensor)
     return plain;
 }
 
-/* Room for arrays of stb_ds doubles from 16 elements on. */
-static size_t gcomp__array_capacity(size_t count)
-{
-    size_t capacity = 16;
-    while (capacity < count) capacity *= 2;
-    return capacity;
-}
-
 /* gcomp__slot_of, of a tensor that memory can hold: what it keeps and what steps need for it alone
    take at most half of all addresses, as an allocation does. Not inlined: plans are large. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *entries,
@@ -22887,7 +22870,8 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     }
     gcomp__plan_bucket_end(&plan, &before, world, &bucket);
     /* the object, frames, arrays of tensors, what tensors hold; then what steps need */
-    const size_t capacity = gcomp__array_capacity(count);
+    size_t capacity = 16; /* of the array of tensors; it doubles */
+    while (capacity < count) capacity *= 2;
     size_t total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes(world));
     gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(gcomp__slot)));
     gcomp__grow(&total, plan.fixed);
@@ -23762,36 +23746,28 @@ typedef struct gcomp__pack_job {
     float *floats, decay;
     gcomp__residual residual;
     size_t n;
+    int packs; /* 0: floats <- residual; 1: floats <- decay * floats, residual <- floats */
 } gcomp__pack_job;
 
-/* Task: a chunk of a residual becomes floats. */
-static void gcomp__unpack_chunk(void *arg, size_t chunk)
-{
-    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->unpack)(job->floats + begin, job->residual, begin, end);
-}
-
-/* Task: and back. */
+/* Task: a chunk of them. */
 static void gcomp__pack_chunk(void *arg, size_t chunk)
 {
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), job->floats + begin,
-                                    end - begin, begin);
+    float *const floats = job->floats + begin;
+    if (!job->packs) {
+        (gcomp__common(job->set)->unpack)(floats, job->residual, begin, end);
+        return;
+    }
+    for (size_t i = 0; i < end - begin && job->decay != 1.0f; i++) floats[i] *= job->decay;
+    if (job->residual.packed)
+        (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), floats,
+                                        end - begin, begin);
 }
 
-/* Task: floats <- decay * floats. */
-static void gcomp__decay_chunk(void *arg, size_t chunk)
-{
-    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    for (size_t i = begin; i < end; i++) job->floats[i] *= job->decay;
-}
-
-/* Runs one of the three for a tensor: between its residual and these floats, or over these. */
+/* Runs it for a tensor, between its residual and these floats. */
 static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *floats,
-                            uint64_t words, void (*task)(void *arg, size_t chunk))
+                            uint64_t words, int packs)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__pack_job job;
@@ -23801,7 +23777,8 @@ static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *flo
     job.residual = slot->kept.residual;
     job.residual.words = words;
     job.n = slot->n;
-    gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
+    job.packs = packs;
+    gcomp__run(&call, gcomp__chunks(slot->n), gcomp__pack_chunk, &job);
 }
 
 /* The residual as the method of the tensor takes it, until the commit of this number. With a small
@@ -23824,7 +23801,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
     }
     if (!slot->use.unpacks) return r;
     r.floats = (float *)(void *)gc->unpacked.at;
-    gcomp__run_over(gc, slot, r.floats, 0, gcomp__unpack_chunk);
+    gcomp__run_over(gc, slot, r.floats, 0, 0);
     r.packed = NULL;
     r.form = GCOMP__FLOATS;
     return r;
@@ -23835,11 +23812,8 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
                                   gcomp__residual residual)
 {
-    if (!residual.floats) return;
-    if (slot->use.decay != 1.0f)
-        gcomp__run_over(gc, slot, residual.floats, 0, gcomp__decay_chunk);
-    if (slot->kept.residual.packed)
-        gcomp__run_over(gc, slot, residual.floats, residual.words, gcomp__pack_chunk);
+    if (residual.floats && (slot->use.decay != 1.0f || slot->kept.residual.packed))
+        gcomp__run_over(gc, slot, residual.floats, residual.words, 1);
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
@@ -24856,17 +24830,10 @@ static const uint8_t *gcomp__frame_of(const gcomp *gc, size_t w)
    Sorted by address, neighbours would overlap. The order stays from step to step, so that as a rule
    nothing has to move. Otherwise the sort is a heap sort. */
 
-/* Where the i-th gradient in memory begins, and where a gradient ends. */
+/* Where the i-th gradient in memory begins. */
 static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
 {
     return (uintptr_t)t[t[i].now.by_address].now.grad; /* 0: skipped, or not known yet */
-}
-
-/* The address behind the last byte of a gradient; 0 if there is none. */
-static uintptr_t gcomp__address_behind(const gcomp__slot *slot)
-{
-    if (!slot->now.grad) return 0;
-    return (uintptr_t)slot->now.grad + slot->n * gcomp__dtype_bytes(slot->dtype);
 }
 
 /* Sinks entry i into the heap below it; the largest address is on top. */
@@ -24907,7 +24874,8 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
     for (size_t i = 1; i < count; i++) {
         /* neighbours in memory */
         const uint32_t a = t[i - 1].now.by_address, b = t[i].now.by_address;
-        if (gcomp__address_behind(t + a) <= gcomp__address(t, i)) continue;
+        const size_t bytes = t[a].n * gcomp__dtype_bytes(t[a].dtype);
+        if (!t[a].now.grad || gcomp__address(t, i - 1) + bytes <= gcomp__address(t, i)) continue;
         return gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
                                 "%t and %t: their gradients share memory", t[a < b ? a : b].name,
                                 t[a < b ? b : a].name);
@@ -24923,28 +24891,26 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
 typedef struct gcomp__common_field {
     const char *name;
     const char *word; /* its value as a word; NULL: a number */
-    double value;     /* the value as a number; of 64 bits: `bits` */
-    uint64_t bits;    /* what the digest takes */
-    int is_whole;     /* 1: the number is `bits` */
+    uint64_t bits;    /* what the digest takes; the number, or with is_real those of a double */
+    int is_real;
 } gcomp__common_field;
 
-static gcomp__common_field gcomp__whole_field(const char *name, uint64_t bits)
+static gcomp__common_field gcomp__field(const char *name, const char *word, uint64_t bits)
 {
-    const gcomp__common_field f = {name, NULL, 0, bits, 1};
+    const gcomp__common_field f = {name, word, bits, 0};
     return f;
 }
 
 static gcomp__common_field gcomp__real_field(const char *name, double value)
 {
-    gcomp__common_field f = {name, NULL, value, 0, 0};
+    gcomp__common_field f = {name, NULL, 0, 1};
     memcpy(&f.bits, &value, sizeof f.bits);
     return f;
 }
 
-static gcomp__common_field gcomp__word_field(const char *name, const char *word, uint64_t bits)
+static gcomp__common_field gcomp__callback_field(const char *name, int there)
 {
-    const gcomp__common_field f = {name, word, 0, bits, 1};
-    return f;
+    return gcomp__field(name, there ? "set" : "NULL", (uint64_t)there);
 }
 
 enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
@@ -24955,34 +24921,29 @@ enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
    another way with it, see gcomp__may_go_as_none. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
-    static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
-                                            "comm.alltoallv", "comm.start", "comm.allreduce"};
     const gcomp_desc *d = &gc->desc;
-    const int there[] = {d->comm.allgatherv != NULL, d->comm.allreduce_max != NULL,
-                         d->comm.alltoallv != NULL, d->comm.start != NULL,
-                         gcomp__may_go_as_none(d)};
     const int rule = gc->schedule.rule;
-    switch (i) {
-    case 0: return gcomp__whole_field("GCOMP_VERSION", GCOMP_VERSION);
-    case 1: return gcomp__whole_field("desc.seed", d->seed);
-    case 2: return gcomp__whole_field("desc.no_error_feedback", (uint64_t)d->no_error_feedback);
-    case 3:
-        return gcomp__word_field("desc.residual", d->residual ? d->residual : "fp32",
-                                 gcomp__stored(d));
-    case 4: return gcomp__real_field("desc.decay", (double)d->decay);
-    case 5: return gcomp__whole_field("desc.no_checksum", (uint64_t)d->no_checksum);
-    case 6: return gcomp__whole_field("desc.check_every", d->check_every);
-    case 7: return gcomp__whole_field("desc.aggregate", (uint64_t)d->aggregate);
-    case 8: return gcomp__whole_field("desc.bucket_bytes", d->bucket_bytes);
-    case 9: return gcomp__whole_field("comm.allreduce_dtypes", d->comm.allreduce_dtypes);
-    case 10:
-        return gcomp__word_field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
-                                 (uint64_t)(rule + 1));
-    case 11: case 12: case 13: case 14: case 15:
-        return gcomp__word_field(callbacks[i - 11], there[i - 11] ? "set" : "NULL",
-                                 (uint64_t)there[i - 11]);
-    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 16]);
-    }
+    const gcomp__common_field fields[] = {
+        gcomp__field("GCOMP_VERSION", NULL, GCOMP_VERSION),
+        gcomp__field("desc.seed", NULL, d->seed),
+        gcomp__field("desc.no_error_feedback", NULL, (uint64_t)d->no_error_feedback),
+        gcomp__field("desc.residual", d->residual ? d->residual : "fp32", gcomp__stored(d)),
+        gcomp__real_field("desc.decay", (double)d->decay),
+        gcomp__field("desc.no_checksum", NULL, (uint64_t)d->no_checksum),
+        gcomp__field("desc.check_every", NULL, d->check_every),
+        gcomp__field("desc.aggregate", NULL, (uint64_t)d->aggregate),
+        gcomp__field("desc.bucket_bytes", NULL, d->bucket_bytes),
+        gcomp__field("comm.allreduce_dtypes", NULL, d->comm.allreduce_dtypes),
+        gcomp__field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
+                     (uint64_t)(rule + 1)),
+        gcomp__callback_field("comm.allgatherv", d->comm.allgatherv != NULL),
+        gcomp__callback_field("comm.allreduce_max", d->comm.allreduce_max != NULL),
+        gcomp__callback_field("comm.alltoallv", d->comm.alltoallv != NULL),
+        gcomp__callback_field("comm.start", d->comm.start != NULL),
+        gcomp__callback_field("comm.allreduce", gcomp__may_go_as_none(d))};
+    const size_t count = sizeof fields / sizeof *fields;
+    return i < count ? fields[i] : gcomp__real_field("a parameter of desc.schedule",
+                                                     gc->schedule.param[i - count]);
 }
 
 /* The fields of gcomp_step that all workers share, as the digest takes them. */
@@ -24999,10 +24960,10 @@ static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
     static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
     uint64_t words[GCOMP__TOLD_COUNT];
-    double value;
     gcomp__told_words(gc, words);
-    memcpy(&value, words + i, sizeof value);
-    return i < 2 ? gcomp__whole_field(names[i], words[i]) : gcomp__real_field(names[i], value);
+    gcomp__common_field f = gcomp__field(names[i], NULL, words[i]);
+    f.is_real = i >= 2;
+    return f;
 }
 
 /* The digests of all but what a step is told. */
@@ -25286,10 +25247,12 @@ static size_t gcomp__items(const gcomp *gc)
 /* "desc.seed 5" */
 static void gcomp__say_field(gcomp__text *t, gcomp__common_field f)
 {
+    double value;
+    memcpy(&value, &f.bits, sizeof value);
     gcomp__say_with(t, "%s ", f.name);
     if (f.word) gcomp__say(t, f.word);
-    else if (f.is_whole) gcomp__say_number(t, f.bits);
-    else gcomp__say_decimal(t, f.value);
+    else if (f.is_real) gcomp__say_decimal(t, value);
+    else gcomp__say_number(t, f.bits);
 }
 
 /* The codecs of a tensor with bars between them, as in desc.codec: "int|int:bits=4". */
@@ -25300,13 +25263,6 @@ static void gcomp__say_list_of(gcomp__text *t, const gcomp__slot *slot)
         (void)gcomp_codec_format(&gcomp__entry_at(slot, e)->codec, codec, sizeof codec);
         gcomp__say_with(t, e ? "|%s" : "%s", codec);
     }
-}
-
-/* The same with the entry of now. */
-static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
-{
-    gcomp__say_list_of(t, slot);
-    if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
 }
 
 /* Item i of this worker as a text. */
@@ -25325,12 +25281,13 @@ static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
         gcomp__say_kind(t, slot);
     } else if (field == GCOMP__CODECS_DIFFER) {
         gcomp__say_with(t, "%t with codec ", slot->name);
-        gcomp__say_codecs(t, slot);
+        gcomp__say_list_of(t, slot);
+        if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
     } else {
         gcomp__say_with(t, "%t %s", slot->name,
-                        !slot->now.grad             ? "skipped"
+                        !slot->now.grad ? "skipped"
                         : slot->now.odd ? "with a gradient, in an odd turn"
-                                              : "with a gradient");
+                                        : "with a gradient");
     }
 }
 
@@ -26344,8 +26301,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     if (status == 0) return GCOMP_OK;
     /* the transport says that it failed: what it did with the buffers is not known */
     gcomp__text t = gcomp__sentence(gc);
-    gcomp__say(&t, gcomp__request_name(gc, id, kind));
-    gcomp__say(&t, " failed with status ");
+    gcomp__say_with(&t, "%s failed with status ", gcomp__request_name(gc, id, kind));
     gcomp__say_integer(&t, status);
     return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
 }
@@ -27138,15 +27094,6 @@ static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
     return t.length + 1;
 }
 
-/* Bytes of the records of all tensors. */
-static size_t gcomp__records_bytes(const gcomp *gc)
-{
-    size_t bytes = 0;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
-        bytes += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
-    return bytes;
-}
-
 /* How a tensor keeps its residual on this worker, as saves tell it. */
 static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 {
@@ -27169,15 +27116,10 @@ static size_t gcomp__lead_bytes(const gcomp *gc, uint32_t rank)
     return p.bytes;
 }
 
-/* Where the part behind the records begins, and where the floats behind that part begin. */
+/* Where the part behind the records begins. */
 static size_t gcomp__save_pace_at(const uint8_t *s)
 {
     return GCOMP__SAVE_HEADER + (size_t)gcomp__get64(s + GCOMP__SAVE_RECORDS);
-}
-
-static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
-{
-    return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
 /* Writes the record of a tensor; returns the place behind it. Not inlined: its frame is large. */
@@ -27212,12 +27154,14 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (!length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "length is NULL");
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    const size_t records = gcomp__records_bytes(gc), pace = gc->schedule.rule < 0 ? 0
-                                                            : GCOMP__SAVE_PACE;
-    size_t bytes = GCOMP__SAVE_HEADER + records + pace +
-                   gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
+    const size_t pace = gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE;
+    size_t records = 0, bytes = GCOMP__SAVE_HEADER + pace + 4 +
+                                gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank);
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        records += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
         bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
+    }
+    bytes += records;
     if (!save) return *length = bytes, GCOMP_OK;
     if (capacity < bytes)
         return gcomp__fail_with(gc, GCOMP_DST_TOO_SMALL, "a save takes %u bytes, and there are %u",
@@ -27410,7 +27354,8 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
     char sentence[GCOMP__SENTENCE];
     const size_t count = gcomp__get32(s + GCOMP__SAVE_TENSORS), own = gc->count;
     const size_t pace_at = gcomp__save_pace_at(s);
-    size_t at = GCOMP__SAVE_HEADER, floats = gcomp__save_floats_at(gc, s);
+    size_t at = GCOMP__SAVE_HEADER;
+    size_t floats = pace_at + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
     gcomp__record r;
     *whole = count == own;
     for (size_t i = 0; i < own; i++) gc->tensors[i].found.record = 0;
