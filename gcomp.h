@@ -210,9 +210,7 @@
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
      frame. It returns its error; the others return GCOMP_PEER_FAILED.
      If only one worker notices a failure, it reports the failure in its next frame, and all may
-     repeat the step. After the last bucket the step has no further frame: the worker that failed
-     does not commit, and the others do. The frames of the next step show the difference, and all
-     workers return GCOMP_OUT_OF_STEP.
+     repeat the step. After the last bucket there is no further frame: see WHEN A STEP FAILS.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
      tells all others before anybody waits for the range mean: all return GCOMP_PEER_FAILED, and the
      step can be repeated.
@@ -222,8 +220,9 @@
 
    WHEN A STEP FAILS
      The step has changed nothing on this worker: gradients and residuals are as before. Another
-     worker may have committed the step; then the workers hold different weights, and the next step
-     has the class RESYNCHRONISE. gcomp_result_class says what to do next, gcomp_error why:
+     worker may have committed the step, if this one failed behind its last frame; then the workers
+     hold different weights: the frames of the next step show it, and all workers return
+     GCOMP_OUT_OF_STEP. gcomp_result_class says what to do next, gcomp_error why:
        for (failures = 0; backward(grads);) {
            result = gcomp_exchange(gc, grads, &step);
            switch (gcomp_result_class(result)) {
@@ -237,9 +236,8 @@
            if (++failures == 10) return failed(gcomp_error(gc));
        }
      RETRY          Call gcomp_exchange again, with the same gradient or a new one. No worker waits
-                    for ever. If the other workers have committed the step, all workers return
-                    GCOMP_OUT_OF_STEP from the next one. Limit the failures in a row: a gradient
-                    that is always NaN is an error too.
+                    for ever. Limit the failures in a row: a gradient that is always NaN is an error
+                    too.
      RESYNCHRONISE  GCOMP_OUT_OF_STEP and GCOMP_DIVERGED: all workers return the same code, the
                     transport works, and weights may differ. All workers take the weights, the state
                     of the optimizer and gcomp_step_number of one worker, and call gcomp_restart
@@ -282,7 +280,6 @@
                        are the other's. It also needs the weights and the state of the optimizer.
      When workers leave and join between the same two steps: those that leave save, others take
      over, the rest regroup, and one of the rest makes the save for those that join.
-     A worker that dies: the others get GCOMP_CALLBACK_FAILED, see WHEN A STEP FAILS.
      With desc.node these are the first workers of machines. All workers of all machines regroup;
      the other workers of a machine that joins go on with gcomp_restart and the step number. Where
      workers of one machine leave or join, the workers of that machine give gcomp_regroup the new
@@ -293,7 +290,8 @@
 
    DOES COMPRESSING PAY?
      examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
-     machine and what the link carries. On a fast link the answer is no. The adviser expects a step
+     machine and what the link carries. On a fast link the answer is no (make demo prints the
+     break-even for a real model on your machine). The adviser expects a step
      that encodes, communicates and commits one after the other. It does not know how much accuracy
      a codec costs: choose the candidates for that.
 
@@ -368,12 +366,8 @@
      threads may have other modes.
 
    HALF PRECISION
-     Gradients may be fp16 or bf16 in each layer:
-       codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
-                  read. gcomp_decode, gcomp_decode_add and gcomp_decode_mean write y of any of the
-                  three types. gcomp_convert makes floats of halves, and halves of floats
-       tensors    gcomp_tensor.dtype is the type of the gradient that gcomp_compress,
-                  gcomp_commit, gcomp_step_ready and gcomp_exchange take
+     Gradients may be fp16 or bf16 in each layer: gcomp_input.dtype and gcomp_tensor.dtype say so,
+     and functions that decode take the type of y. gcomp_convert makes floats of halves, and back.
      Sums and residuals are float32, always. A result has the bits of the same call with the
      gradient widened to floats, then each element is rounded once: to nearest, ties to even, and
      what is too large becomes the largest number of the type (65504 in fp16). Payloads do not
@@ -409,7 +403,6 @@
      - With loss scaling pass scale = 1 / loss_scale in gcomp_step, so that residuals stay in one
        unit when it changes. All workers have the same loss scale. On GCOMP_NOT_FINITE skip the
        optimizer and lower the loss scale: all workers see the same result.
-     - Trainers that update the weights in place have no gradient to exchange: see TRAINING LOCALLY.
      - If you wrap a gcomp_comm to count or delay, wrap all of its callbacks, or set them to NULL: a
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
        replaced by a gather through allgather, an alltoallv by a gather of all payloads; without
@@ -421,8 +414,6 @@
        bytes and error. Who exchanges one tensor at a time gives these schedules the bytes of one
        exchange as the target, and for `every` a multiple of the number of tensors. Each exchange
        takes a frame for each bucket, so that one exchange of all tensors is faster.
-     - On a fast link, do not compress: make demo prints the break-even for a real model on your
-       machine.
 
    CHANGES
      0.4  Fewer functions: 51 do what 77 did. What became of each name that went:
@@ -464,23 +455,10 @@
           compressed.
           gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
           and its relatives find ranks for workers that stay and that come.
-     0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
-          tensor's type; gcomp_decode_any, gcomp_decode_add_any, gcomp_decode_mean_any.
-          AUTO takes the form with the fewest bytes: two shots, shards, sums of halves, or a gather.
-          gcomp_statistics counts bytes on the network: bytes_out, bytes_ring; gcomp_round has sent.
-          GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
-          may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
-          desc.residual ("bf16", "int8") and gcomp_residual_get.
-          powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
-          gcomp_outer_step; topk:chunk; desc.decay.
-          Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
-     0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
-          gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
-          gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
-          gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
-          GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
-          The adviser left the header: examples/adapters/gcomp_advise.h.
-          signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
+     0.3  fp16 and bf16 in every function; AUTO, SCATTER and bytes as the network has them; small
+          residuals and decay; nvfp4, e3m0, nf4, leadertopk, dct, powersgd:rank=auto, topk:chunk.
+     0.2  Classes of results; gcomp_describe and gcomp_rounds; GCOMP_ONLY_x. The adviser is a file
+          of examples/. signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
      0.1  The first version.
    ---------------------------------------------------------------------------------------------- */
 
@@ -523,9 +501,8 @@
      GCOMP_NOT_FINITE.
      If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
      GCOMP_AGGREGATE_SHARDS.
-     Block payloads go in two shots, by AUTO from 3 workers on, where there is comm.alltoallv, or
-     because GCOMP_AGGREGATE_TWO_SHOT says so. The elements are cut into one range for each worker.
-     With W workers and codec C:
+     Block payloads go in two shots, by AUTO or because GCOMP_AGGREGATE_TWO_SHOT says so. The
+     elements are cut into one range for each worker. With W workers and codec C:
        shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
                 codec has one scale for a tensor, each range has a scale of its own
        mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
@@ -534,7 +511,7 @@
                 that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
                 e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
      So the sum of e / W over the workers is all that was not sent, as it is without two shots.
-     Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
+     Without feedback e is 0. What is unbiased stays
      unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
      others: the bits are those of the gather.
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
@@ -551,9 +528,7 @@
                         that needs a residual has none (desc.no_error_feedback)
        sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
                         from 8 workers on), values are floats, and a shard has 64 elements or more
-     Trained on Fashion-MNIST, means of three seeds with 4 and with 8 workers: beside the gather,
-     the loss of two shots is at most .15 % higher with sign, onebit, int:bits=4, qsgd, eden, bf16,
-     and at most .55 % with twobit:threshold=auto and terngrad (table: bench/README.md).
+     What two shots cost in training: bench/README.md.
 
      Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
      the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
@@ -580,14 +555,12 @@
      of machines, and comm.rank the number of this one, the same for all its workers.
      gcomp_exchange sums the gradients of a machine, uncompressed. The first worker of the machine
      (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
-     other workers never call. All get the mean over the machines. Only first workers keep
-     residuals, save and load them; after a load the other workers call gcomp_restart with the
-     loaded step number. If machines have different numbers of workers, pass gcomp_step.samples and
-     batch: the samples of this worker, and those of all workers of all machines (of equal batches:
-     1 and the number of all workers). gcomp_step_begin is refused: a step is gcomp_exchange.
-       in the machine    all workers add up their gradients, and tell each other how that went
-       between machines  the first worker exchanges the mean with the other machines, and commits
-       in the machine    a last sum brings the mean to the other workers
+     other workers never call. A last sum within the machine brings the mean to the others. Only
+     first workers keep residuals, save and load them; after a load the other workers call
+     gcomp_restart with the loaded step number. If machines have different numbers of workers, pass
+     gcomp_step.samples and batch: the samples of this worker, and those of all workers of all
+     machines (of equal batches: 1 and the number of all workers). gcomp_step_begin is refused: a
+     step is gcomp_exchange.
      What fails on one worker before the commit fails on all workers of its machine, and on all
      other machines, as it does without levels. The last sum cannot fail for the first worker, which
      has its mean. Another worker for which the last sum fails keeps its gradients and is a step
