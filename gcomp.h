@@ -210,9 +210,7 @@
      A worker with an error of its own (no memory, no gradients, a missing callback) still sends its
      frame. It returns its error; the others return GCOMP_PEER_FAILED.
      If only one worker notices a failure, it reports the failure in its next frame, and all may
-     repeat the step. After the last bucket the step has no further frame: the worker that failed
-     does not commit, and the others do. The frames of the next step show the difference, and all
-     workers return GCOMP_OUT_OF_STEP.
+     repeat the step. After the last bucket there is no further frame: see WHEN A STEP FAILS.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
      tells all others before anybody waits for the range mean: all return GCOMP_PEER_FAILED, and the
      step can be repeated.
@@ -222,8 +220,9 @@
 
    WHEN A STEP FAILS
      The step has changed nothing on this worker: gradients and residuals are as before. Another
-     worker may have committed the step; then the workers hold different weights, and the next step
-     has the class RESYNCHRONISE. gcomp_result_class says what to do next, gcomp_error why:
+     worker may have committed the step, if this one failed behind its last frame; then the workers
+     hold different weights: the frames of the next step show it, and all workers return
+     GCOMP_OUT_OF_STEP. gcomp_result_class says what to do next, gcomp_error why:
        for (failures = 0; backward(grads);) {
            result = gcomp_exchange(gc, grads, &step);
            switch (gcomp_result_class(result)) {
@@ -237,9 +236,8 @@
            if (++failures == 10) return failed(gcomp_error(gc));
        }
      RETRY          Call gcomp_exchange again, with the same gradient or a new one. No worker waits
-                    for ever. If the other workers have committed the step, all workers return
-                    GCOMP_OUT_OF_STEP from the next one. Limit the failures in a row: a gradient
-                    that is always NaN is an error too.
+                    for ever. Limit the failures in a row: a gradient that is always NaN is an error
+                    too.
      RESYNCHRONISE  GCOMP_OUT_OF_STEP and GCOMP_DIVERGED: all workers return the same code, the
                     transport works, and weights may differ. All workers take the weights, the state
                     of the optimizer and gcomp_step_number of one worker, and call gcomp_restart
@@ -282,7 +280,6 @@
                        are the other's. It also needs the weights and the state of the optimizer.
      When workers leave and join between the same two steps: those that leave save, others take
      over, the rest regroup, and one of the rest makes the save for those that join.
-     A worker that dies: the others get GCOMP_CALLBACK_FAILED, see WHEN A STEP FAILS.
      With desc.node these are the first workers of machines. All workers of all machines regroup;
      the other workers of a machine that joins go on with gcomp_restart and the step number. Where
      workers of one machine leave or join, the workers of that machine give gcomp_regroup the new
@@ -293,7 +290,8 @@
 
    DOES COMPRESSING PAY?
      examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
-     machine and what the link carries. On a fast link the answer is no. The adviser expects a step
+     machine and what the link carries. On a fast link the answer is no (make demo prints the
+     break-even for a real model on your machine). The adviser expects a step
      that encodes, communicates and commits one after the other. It does not know how much accuracy
      a codec costs: choose the candidates for that.
 
@@ -368,12 +366,8 @@
      threads may have other modes.
 
    HALF PRECISION
-     Gradients may be fp16 or bf16 in each layer:
-       codec      gcomp_input.dtype is the type of the gradient that gcomp_encode and gcomp_retain
-                  read. gcomp_decode, gcomp_decode_add and gcomp_decode_mean write y of any of the
-                  three types. gcomp_convert makes floats of halves, and halves of floats
-       tensors    gcomp_tensor.dtype is the type of the gradient that gcomp_compress,
-                  gcomp_commit, gcomp_step_ready and gcomp_exchange take
+     Gradients may be fp16 or bf16 in each layer: gcomp_input.dtype and gcomp_tensor.dtype say so,
+     and functions that decode take the type of y. gcomp_convert makes floats of halves, and back.
      Sums and residuals are float32, always. A result has the bits of the same call with the
      gradient widened to floats, then each element is rounded once: to nearest, ties to even, and
      what is too large becomes the largest number of the type (65504 in fp16). Payloads do not
@@ -409,7 +403,6 @@
      - With loss scaling pass scale = 1 / loss_scale in gcomp_step, so that residuals stay in one
        unit when it changes. All workers have the same loss scale. On GCOMP_NOT_FINITE skip the
        optimizer and lower the loss scale: all workers see the same result.
-     - Trainers that update the weights in place have no gradient to exchange: see TRAINING LOCALLY.
      - If you wrap a gcomp_comm to count or delay, wrap all of its callbacks, or set them to NULL: a
        callback that stays gets the wrong user pointer. An allreduce_max that is left out is
        replaced by a gather through allgather, an alltoallv by a gather of all payloads; without
@@ -421,8 +414,6 @@
        bytes and error. Who exchanges one tensor at a time gives these schedules the bytes of one
        exchange as the target, and for `every` a multiple of the number of tensors. Each exchange
        takes a frame for each bucket, so that one exchange of all tensors is faster.
-     - On a fast link, do not compress: make demo prints the break-even for a real model on your
-       machine.
 
    CHANGES
      0.4  Fewer functions: 51 do what 77 did. What became of each name that went:
@@ -464,23 +455,10 @@
           compressed.
           gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
           and its relatives find ranks for workers that stay and that come.
-     0.3  Gradients of every function may be fp16 or bf16: gcomp_compress and gcomp_commit take the
-          tensor's type; gcomp_decode_any, gcomp_decode_add_any, gcomp_decode_mean_any.
-          AUTO takes the form with the fewest bytes: two shots, shards, sums of halves, or a gather.
-          gcomp_statistics counts bytes on the network: bytes_out, bytes_ring; gcomp_round has sent.
-          GCOMP_AGGREGATE_SCATTER, gcomp_shard; gcomp_to_float, gcomp_from_float; comm.allreduce
-          may sum halves; fp16 and bf16 may round at random; nvfp4, e3m0, nf4.
-          desc.residual ("bf16", "int8") and gcomp_residual_get.
-          powersgd:rank=auto; leadertopk; dct (DeMo); desc.optimizer and gcomp_warning;
-          gcomp_outer_step; topk:chunk; desc.decay.
-          Ranges are multiples of 128 elements; a tensor that is skipped takes no bytes in sums.
-     0.2  Classes of results (gcomp_result_class), GCOMP_OUT_OF_STEP, GCOMP_FLOAT_MODE.
-          gcomp_describe, gcomp_rounds, gcomp_tensor_name, gcomp_tensor_shape, gcomp_rank,
-          gcomp_world. gcomp_step has samples and batch; comm.test takes a third argument.
-          gcomp_regroup_machines; eden:feedback=1; one vector alone is compressed.
-          GCOMP_ONLY_x beside GCOMP_WITHOUT_x; GCOMP_BOUND_SIGN(n) and others.
-          The adviser left the header: examples/adapters/gcomp_advise.h.
-          signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
+     0.3  fp16 and bf16 in every function; AUTO, SCATTER and bytes as the network has them; small
+          residuals and decay; nvfp4, e3m0, nf4, leadertopk, dct, powersgd:rank=auto, topk:chunk.
+     0.2  Classes of results; gcomp_describe and gcomp_rounds; GCOMP_ONLY_x. The adviser is a file
+          of examples/. signnorm became sign:scale=rms, naturaldither qsgd:spacing=powers.
      0.1  The first version.
    ---------------------------------------------------------------------------------------------- */
 
@@ -528,9 +506,8 @@
      GCOMP_NOT_FINITE.
      If you drive the step yourself and can carry out GCOMP_ALLTOALL, say so with
      GCOMP_AGGREGATE_SHARDS.
-     Block payloads go in two shots, by AUTO from 3 workers on, where there is comm.alltoallv, or
-     because GCOMP_AGGREGATE_TWO_SHOT says so. The elements are cut into one range for each worker.
-     With W workers and codec C:
+     Block payloads go in two shots, by AUTO or because GCOMP_AGGREGATE_TWO_SHOT says so. The
+     elements are cut into one range for each worker. With W workers and codec C:
        shot 1   each worker w sends C(p_w) of each range to the owner o of the range. Where the
                 codec has one scale for a tensor, each range has a scale of its own
        mean     the owner makes q = (p_o + sum of C(p_w) of the others) / W
@@ -539,7 +516,7 @@
                 that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
                 e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
      So the sum of e / W over the workers is all that was not sent, as it is without two shots.
-     Whatever holds for residuals holds here. Without feedback e is 0. What is unbiased stays
+     Without feedback e is 0. What is unbiased stays
      unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
      others: the bits are those of the gather.
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
@@ -557,9 +534,7 @@
        sparse payloads  ranges where the mean is shorter than W - 1 payloads (of strom and nonzero:
                         from 8 workers on), values are floats, and a shard has 64 elements or more;
                         topk:global=1 where ranges send less, headers counted, and sums can be added
-     Trained on Fashion-MNIST, means of three seeds with 4 and with 8 workers: beside the gather,
-     the loss of two shots is at most .15 % higher with sign, onebit, int:bits=4, qsgd, eden, bf16,
-     and at most .55 % with twobit:threshold=auto and terngrad (table: bench/README.md).
+     What two shots cost in training: bench/README.md.
 
      Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
      the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
@@ -586,14 +561,12 @@
      of machines, and comm.rank the number of this one, the same for all its workers.
      gcomp_exchange sums the gradients of a machine, uncompressed. The first worker of the machine
      (node.rank 0) exchanges their mean with the other machines through comm, whose callbacks the
-     other workers never call. All get the mean over the machines. Only first workers keep
-     residuals, save and load them; after a load the other workers call gcomp_restart with the
-     loaded step number. If machines have different numbers of workers, pass gcomp_step.samples and
-     batch: the samples of this worker, and those of all workers of all machines (of equal batches:
-     1 and the number of all workers). gcomp_step_begin is refused: a step is gcomp_exchange.
-       in the machine    all workers add up their gradients, and tell each other how that went
-       between machines  the first worker exchanges the mean with the other machines, and commits
-       in the machine    a last sum brings the mean to the other workers
+     other workers never call. A last sum within the machine brings the mean to the others. Only
+     first workers keep residuals, save and load them; after a load the other workers call
+     gcomp_restart with the loaded step number. If machines have different numbers of workers, pass
+     gcomp_step.samples and batch: the samples of this worker, and those of all workers of all
+     machines (of equal batches: 1 and the number of all workers). gcomp_step_begin is refused: a
+     step is gcomp_exchange.
      What fails on one worker before the commit fails on all workers of its machine, and on all
      other machines, as it does without levels. The last sum cannot fail for the first worker, which
      has its mean. Another worker for which the last sum fails keeps its gradients and is a step
@@ -3127,6 +3100,28 @@ GCOMP__INLINE float gcomp__saturated(float x)
 /* Bytes of an element of a gradient. */
 static size_t gcomp__dtype_bytes(gcomp_dtype dtype) { return dtype == GCOMP_F32 ? 4 : 2; }
 
+/* Where a mean or decoded values go: into floats, or into halves, to which floats are rounded. */
+typedef struct gcomp__output {
+    float *floats;     /* dtype GCOMP_F32: its elements; NULL: nothing is wanted */
+    uint8_t *halves;   /* the other types: its elements; else NULL */
+    gcomp_dtype dtype; /* of an element */
+} gcomp__output;
+
+/* The output of this type that begins at this address; NULL: nothing is wanted. */
+GCOMP__INLINE gcomp__output gcomp__output_in(void *memory, gcomp_dtype dtype)
+{
+    gcomp__output y;
+    y.floats = dtype == GCOMP_F32 ? (float *)memory : NULL;
+    y.halves = dtype == GCOMP_F32 ? NULL : (uint8_t *)memory;
+    y.dtype = dtype;
+    return y;
+}
+
+static const gcomp__output gcomp__no_output = {NULL, NULL, GCOMP_F32};
+
+/* Is there such an output? */
+GCOMP__INLINE int gcomp__wanted(const gcomp__output *y) { return y->floats || y->halves; }
+
 /* ------------------------------------------------------------------------------------------------
    >>sentences - text in buffers of fixed size; decimal numbers, read and said; result codes
 
@@ -3690,19 +3685,6 @@ enum {
     GCOMP__KINDS   /* how many kinds there are */
 };
 
-/* How many bytes an element has in a round that sums (or finds the largest), and its type. */
-GCOMP__INLINE size_t gcomp__kind_bytes(unsigned kind)
-{
-    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 || kind > GCOMP__MAX ? 2 : 4;
-}
-
-GCOMP__INLINE gcomp_dtype gcomp__kind_dtype(unsigned kind)
-{
-    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16
-           : kind == GCOMP__SUM32 ? GCOMP_I32 : kind == GCOMP__SUM_F16 ? GCOMP_F16
-           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
-}
-
 /* The flags of a row: properties of the method that other chapters ask for. */
 enum {
     GCOMP__FEEDBACK = 1,          /* keeps a residual unless told otherwise */
@@ -3715,19 +3697,11 @@ enum {
     /* Keeps a momentum: the last n floats of its state. So the method encodes in steps only. p is
        made with the momentum, and then stands at the beginning of the scratch. */
     GCOMP__MOMENTUM = 128,
-    /* Even and odd steps sum different things. The last float of the shared state is 1 before an
-       odd step, and 0 before an even one. */
-    GCOMP__TURNS = 512,
-    GCOMP__ONE_KEY = 1024, /* all steps use the random numbers of step 0 */
-    GCOMP__COLUMNS = 2048, /* the state is columns: another codec of the list goes on with them */
-    GCOMP__BY_EPOCHS = 4096, /* what is sent depends on the epoch that gcomp_step tells */
-    GCOMP__FIXED_SIZES = 8192, /* decoded sizes are fixed: AUTO quantises no means with them */
-    GCOMP__DRAWS = 32768, /* payloads need random numbers; block methods: see form.stochastic */
-    GCOMP__WAITS = 65536, /* a block method that sends nothing of an element below a threshold */
-    GCOMP__AS_FLOATS = 131072 /* each element is sent as a float, and nothing is lost */
+    GCOMP__FIXED_SIZES = 256, /* decoded sizes are fixed: AUTO quantises no means with them */
+    GCOMP__DRAWS = 512, /* payloads need random numbers; block methods: see form.stochastic */
+    GCOMP__WAITS = 1024, /* a block method that sends nothing of an element below a threshold */
+    GCOMP__AS_FLOATS = 2048 /* each element is sent as a float, and nothing is lost */
 };
-
-enum { GCOMP__MAJORITY = 1, GCOMP__MEAN_OF_SENDERS = 2 }; /* means that are no sums */
 
 /* Kinds of parameters, by what a user may write. */
 enum {
@@ -3946,7 +3920,7 @@ typedef struct gcomp__momentum {
      STORE   y <- d0
      ADD     y <- (fresh ? 0 : y) + sum of weight * d, saturating
      COMMIT  residual <- scale * grad + residual - own, saturating;
-             then y, if not NULL, <- as ADD. y may be grad. In two shots fresh is 0
+             then y, if wanted, <- as ADD. y may be grad. In two shots fresh is 0
    FRESH is what ADD and COMMIT turn into for the first payload that reaches y. */
 enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 
@@ -3955,9 +3929,7 @@ enum { GCOMP__STORE, GCOMP__ADD, GCOMP__COMMIT, GCOMP__FRESH };
 typedef struct gcomp__sink {
     int ending;
     size_t n;                    /* elements of the tensor */
-    float *y;                    /* the output; COMMIT: may be NULL */
-    /* GCOMP_F32; else y is the address of halves: of packed codes, or of one payload with levels */
-    gcomp_dtype y_type;
+    gcomp__output y;             /* halves: of packed codes, or of one payload with levels */
     const gcomp__view *views;    /* the payloads, opened */
     size_t count;                /* of views; COMMIT: may be 0, then y becomes 0 */
     /* NULL; or all payloads, of which views[0] shows the first, and the others are alike: a vote
@@ -3985,13 +3957,12 @@ typedef struct gcomp__work {
     float part;        /* 1 / world: contributions are multiplied by it before the sum */
     size_t world;
     uint32_t epoch;    /* of the step, as the user counts epochs */
-    int odd, leads;    /* see GCOMP__TURNS; 1: the tensor's steps modulo world are the rank */
+    int odd, leads;    /* see sums->odd; 1: the tensor's steps modulo world are the rank */
     float *state;      /* lives from step to step; only commit writes it */
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
                           integers where the round sums integers */
-    float *y;          /* commit: the mean goes here; may be the gradient */
-    gcomp_dtype y_type; /* GCOMP_F32; else y is the address of halves, see gcomp__work_of */
+    gcomp__output y;   /* commit: the mean goes here; may be the gradient, see gcomp__work_of */
     gcomp__residual residual; /* commit: read and written */
 } gcomp__work;
 
@@ -4013,11 +3984,14 @@ typedef struct gcomp__payload {
     /* cannot fail */
     void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
     int needs_scratch; /* 1: encode fails without scratch; 0: only threads make use of it */
-    int votes;         /* GCOMP__MAJORITY, ...: decode gets all payloads at once; or 0 */
-    size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols); /* NULL, or a bound */
+    int votes; /* 1: the mean is no sum over the workers, and decode gets all payloads at once */
+    /* NULL, or the bound by the shape: a payload is of a whole matrix then, and never of a range */
+    size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols);
+    /* NULL, or have these payloads, headers included, a mean together? They are of the method */
+    int (*alike)(const uint8_t *one, const uint8_t *other);
 } gcomp__payload;
 
-/* What a method exchanges in a step, for matrices of rows x cols. odd: see GCOMP__TURNS. */
+/* What a method exchanges in a step, for matrices of rows x cols. */
 typedef struct gcomp__sums {
     uint8_t rounds[3]; /* kinds of rounds */
     /* elements that a round sums, for one matrix of a stack */
@@ -4033,6 +4007,11 @@ typedef struct gcomp__sums {
     /* after the last round: writes the mean, the residual and the state */
     void (*commit)(gcomp__work *work);
     gcomp_dtype halves; /* a cast: its type, see gcomp__wants_sum; GCOMP_F32: not one */
+    int one_key;        /* 1: all steps use the random numbers of step 0 */
+    /* NULL, or does the next step sum something else than an even one? end: of the shared state */
+    int (*odd)(const gcomp_codec *codec, const float *end);
+    /* NULL, or does a codec of this method go on with the first floats of another one's state? */
+    int (*goes_on)(const gcomp_codec *before, const gcomp_codec *now);
 } gcomp__sums;
 
 /* What the parameters mean. Each may be NULL. */
@@ -4048,6 +4027,8 @@ typedef struct gcomp__method_rules {
     const char *(*refuse)(const double *param, int values);
     /* NULL, or what a commit multiplies the residual by, in place of desc.decay */
     float (*decay)(const gcomp_codec *codec);
+    /* NULL, or how not to send more in the first epochs: "warmup=0"; NULL: no more is sent */
+    const char *(*warms)(const gcomp_codec *codec);
 } gcomp__method_rules;
 
 /* The row of a method. */
@@ -4060,6 +4041,7 @@ struct gcomp__method {
     const gcomp__payload *payload; /* never NULL; of sums alone, functions in it are NULL */
     const gcomp__sums *sums;       /* NULL: the method is gathered */
     gcomp__method_rules rules;
+    const char *alias; /* NULL, or another name, which is read and never printed */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -4242,12 +4224,6 @@ typedef struct gcomp__level_kernels {
     /* as the common kernel, for payloads whose levels are coded */
     void (*sink)(void *sink, size_t chunk);
 } gcomp__level_kernels;
-
-/* Where element i of a sink's y is, which holds halves. */
-GCOMP__INLINE void *gcomp__half_of(const gcomp__sink *sink, size_t i)
-{
-    return (uint8_t *)(void *)sink->y + 2 * i;
-}
 
 /* The view of a payload that is packed like another one, which is open: the same at another
    address. `to` may be `like`. */
@@ -7803,7 +7779,7 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
     size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
     const gcomp__source in = sink->in;
-    float *const residual = in.residual.floats, *const y = sink->y;
+    float *const residual = in.residual.floats, *const y = sink->y.floats;
     gv zero = gv_splat(0);
     if (!residual) {
         if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
@@ -8802,22 +8778,21 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcom
         gcomp__measure_again(&job->in, begin, t->end, m);
 }
 
-/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers. A
-   function of its own, so that only what needs one of them has both on its stack. */
+/* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers:
+   only what needs one of them has both on its stack. */
 #define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(gcomp__tile *t, size_t begin, gcomp__measured *m)
+GCOMP__NOINLINE void gcomp__encode_staged(void (*encode)(gcomp__tile *, size_t, gcomp__measured *),
+                                          gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
     GCOMP__ON_A_LINE float stage[GCOMP__TILE];
     uint32_t draws[GCOMP__TILE / 2 + 16]; /* two elements a word */
     if (t->job->staged) t->stage = stage;
     t->draws = draws;
-    if (GCOMP__HAS_SCALE_FIRST && t->job->form.scale_first) gcomp__encode_scale_first(t, begin, m);
-    else gcomp__encode_scale_last(t, begin, m);
+    (encode)(t, begin, m);
 }
 
 /* Kernel encode: codes and scales of a chunk to the payload, and what was measured of the chunk to
-   its place: max_bits always; the sums, if the tensor has one scale that comes last. Makes the tile
-   that the chunk works in: some 4 KiB of stack. */
+   its place: max_bits always; the sums, if the tensor has one scale that comes last. */
 #define gcomp__encode GCOMP__F(encode)
 static void gcomp__encode(void *arg, size_t chunk)
 {
@@ -8833,11 +8808,12 @@ static void gcomp__encode(void *arg, size_t chunk)
     t.room = room;
     t.draws = NULL; /* see gcomp__encode_staged */
     t.stage = NULL;
+    void (*const encode)(gcomp__tile *, size_t, gcomp__measured *) =
+        GCOMP__HAS_SCALE_FIRST && job->form.scale_first ? gcomp__encode_scale_first
+                                                        : gcomp__encode_scale_last;
     if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
-        gcomp__encode_staged(&t, begin, m);
-    else if (GCOMP__HAS_SCALE_FIRST && job->form.scale_first)
-        gcomp__encode_scale_first(&t, begin, m);
-    else gcomp__encode_scale_last(&t, begin, m);
+        gcomp__encode_staged(encode, &t, begin, m);
+    else (encode)(&t, begin, m);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
 }
 #endif
@@ -9111,7 +9087,7 @@ GCOMP__HEAVY void gcomp__commit_sums(const gcomp__sink *sink, size_t i, size_t e
 {
     const gv weight = gv_splat(sink->weight), zero = gv_splat(gcomp__zero());
     const float *grad = (const float *)sink->in.grad;
-    float *residual = sink->in.residual.floats, *y = sink->y;
+    float *residual = sink->in.residual.floats, *y = sink->y.floats;
     /* how far ahead of i lines are prefetched; 0 near the end of the tensor */
     const size_t ahead = end + GCOMP__AHEAD <= sink->n ? GCOMP__AHEAD : 0;
     for (; i < end; i += 16, own += 16, other += 16) {
@@ -9167,14 +9143,14 @@ GCOMP__NOINLINE void gcomp__end_halves(const gcomp__sink *sink, size_t i, size_t
                                        const float *own)
 {
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
-    uint8_t *const y = (uint8_t *)gcomp__half_of(sink, i);
+    uint8_t *const y = sink->y.halves + 2 * i;
     if (sink->ending == GCOMP__STORE) {
         gcomp__decode_to(sink->views, i, count, tile, NULL, 0);
     } else {
-        if (!sink->fresh) gcomp__widen(tile, y, sink->y_type, count); /* y counts */
+        if (!sink->fresh) gcomp__widen(tile, y, sink->y.dtype, count); /* y counts */
         gcomp__sum_tile(sink, tile, i, count, own);
     }
-    gcomp__narrow(y, tile, sink->y_type, count);
+    gcomp__narrow(y, tile, sink->y.dtype, count);
 }
 
 /* Kernel sink: a chunk of block payloads, by the sink's ending. Payloads are decoded to tiles,
@@ -9186,10 +9162,9 @@ static void gcomp__end_chunk(void *arg, size_t chunk)
     const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* the own payload's values, for residual and mean */
-    const int halves = sink->y_type != GCOMP_F32;
-    if (sink->ending == GCOMP__STORE && !halves) { /* straight to y: no tile is needed */
-        for (size_t w = 0; sink->y && w < sink->count; w++)
-            gcomp__decode_to(sink->views + w, begin, end - begin, sink->y + begin, NULL, 0);
+    float *const y = sink->y.floats;
+    if (sink->ending == GCOMP__STORE && y) { /* straight to y: no tile is needed */
+        gcomp__decode_to(sink->views, begin, end - begin, y + begin, NULL, 0);
         return;
     }
     const int keeps = gcomp__keeps_rest(sink);
@@ -9202,9 +9177,10 @@ static void gcomp__end_chunk(void *arg, size_t chunk)
         }
         if (keeps)
             gcomp__update_residual(&sink->in, i, next - i, sink->own ? own : NULL);
-        if (!sink->y || !sink->count) continue;
-        if (halves) gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
-        else gcomp__sum_tile(sink, sink->y + i, i, next - i, keeps && sink->own ? own : NULL);
+        if (!sink->count) continue;
+        if (sink->y.halves)
+            gcomp__end_halves(sink, i, next - i, keeps && sink->own ? own : NULL);
+        else if (y) gcomp__sum_tile(sink, y + i, i, next - i, keeps && sink->own ? own : NULL);
     }
 }
 
@@ -9992,7 +9968,7 @@ GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__
     gcomp__sink with = *sink; /* a sink for this segment */
     with.views = part;
     with.payloads = NULL;
-    with.y = (float *)gcomp__half_of(sink, begin);
+    with.y.halves += 2 * begin;
     for (size_t i = 0; i < count; i += GCOMP__TILE)
         gcomp__end_halves(&with, i, gcomp__min(GCOMP__TILE, count - i), NULL);
 }
@@ -10021,10 +9997,11 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
             return; /* cannot happen after a check */
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
-        else if (sink->y_type != GCOMP_F32) gcomp__spread_halves(sink, &part, i, count);
-        else if (ending == GCOMP__STORE) gcomp__decode_to(&part, 0, count, sink->y + i, NULL, 0);
+        else if (sink->y.halves) gcomp__spread_halves(sink, &part, i, count);
+        else if (ending == GCOMP__STORE)
+            gcomp__decode_to(&part, 0, count, sink->y.floats + i, NULL, 0);
         else
-            gcomp__add_decoded(&part, 0, count, sink->y + i, sink->weight,
+            gcomp__add_decoded(&part, 0, count, sink->y.floats + i, sink->weight,
                                ending == GCOMP__FRESH);
     }
 }
@@ -10041,7 +10018,7 @@ static void gcomp__sink_levels(void *arg, size_t chunk)
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT);
         else gcomp__keep_levels(sink, NULL, begin, end - begin);
     }
-    for (size_t w = 0; sink->y && w < sink->count; w++)
+    for (size_t w = 0; gcomp__wanted(&sink->y) && w < sink->count; w++)
         gcomp__spread(sink, sink->views + w, chunk,
                       sink->ending == GCOMP__STORE ? GCOMP__STORE
                       : sink->fresh && w == 0      ? GCOMP__FRESH
@@ -11305,7 +11282,7 @@ static gcomp__source gcomp__plain_source(const float *x)
 
 /* A sink of n elements: y <- what is decoded, with the weight 1, and y begins with 0. The caller
    adds the payloads, and what a commit needs besides. */
-static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
+static gcomp__sink gcomp__sink_to(int ending, gcomp__output y, size_t n)
 {
     gcomp__sink sink;
     memset(&sink, 0, sizeof sink);
@@ -11323,7 +11300,6 @@ static gcomp__sink gcomp__sink_to(int ending, float *y, size_t n)
 GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
-    sink.y_type = work->y_type;
     sink.in = work->in;
     sink.in.residual = work->residual;
     return sink;
@@ -11365,7 +11341,7 @@ static void gcomp__absorb_all(const gcomp__call *call, const gcomp__sink *sink, 
 /* A momentum goes on by a step, for all of its elements. */
 GCOMP__NOINLINE void gcomp__advance_all(const gcomp__call *call, const gcomp__momentum *d)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, d->n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__no_output, d->n);
     sink.momentum = d;
     gcomp__absorb_all(call, &sink, d->n);
 }
@@ -11454,8 +11430,8 @@ static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
         coded |= sink->views[w].form.code;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
-                    sink->y_type == GCOMP_F32 && sink->in.scale == 1.0f &&
-                    sink->in.residual.floats && sink->y && sink->own &&
+                    sink->in.scale == 1.0f && sink->in.residual.floats && sink->y.floats &&
+                    sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
     gcomp__run(call, gcomp__chunks(sink->n),
                GCOMP__HAS_CODES && coded ? gcomp__coders(call->set)->sink
@@ -11638,7 +11614,7 @@ static gcomp_result gcomp__none_make(gcomp__work *work, int round)
    tensor's own codec does, see gcomp__goes_as_none: all of it was sent. */
 static void gcomp__none_commit(gcomp__work *work)
 {
-    (gcomp__common(work->call.set)->saturate)(work->y, work->sums[0], work->n);
+    (gcomp__common(work->call.set)->saturate)(work->y.floats, work->sums[0], work->n);
     gcomp__residual_clear(work->residual, work->n);
 }
 
@@ -11737,11 +11713,10 @@ static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
             gcomp__cast_copy(set, e.packed ? p : e.floats, &rest, 0, count, 1);
             if (e.packed) (gcomp__common(set)->pack)(e, p, count, i);
         }
-        float *const y = work->y_type == GCOMP_F32 ? work->y + i : p;
-        gcomp__cast_copy(set, y, &sums, i, count, 1 / (job->factor * (float)work->world));
-        if (y == p)
-            (gcomp__common(set)->narrow)((uint8_t *)(void *)work->y + 2 * i, p, work->y_type,
-                                         count);
+        gcomp__cast_copy(set, work->y.floats ? work->y.floats + i : p, &sums, i, count,
+                         1 / (job->factor * (float)work->world));
+        if (work->y.halves)
+            (gcomp__common(set)->narrow)(work->y.halves + 2 * i, p, work->y.dtype, count);
     }
 }
 
@@ -12355,7 +12330,7 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
 static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t end)
 {
     const size_t count = sink->count, enough = count / 2 + 1;
-    const int halves = sink->y_type != GCOMP_F32; /* these go through `line` */
+    uint8_t *const halves = sink->y.halves; /* these go through `line` */
     const gv one = gv_splat(1);
     float line[64];
     gw planes[GCOMP__VOTE_PLANES]; /* from 1 on; plane 0 is `low` */
@@ -12386,16 +12361,16 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
         /* bits to floats. 64 at a time: the speed of a shorter loop depends on its address */
         for (j = 0; j + 64 <= some; j += 64) {
             const uint8_t *at = (const uint8_t *)result + j / 8;
-            float *y = halves ? line : sink->y + i + j;
+            float *y = halves ? line : sink->y.floats + i + j;
             GCOMP__UNROLL for (int k = 0; k < 4; k++)
                 gv_store(y + 16 * k, gv_flip(one, gcomp__get16(at + 2 * k)));
-            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, 64);
+            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, 64);
         }
         for (; j < some; j += 16) { /* near the end of the tensor */
             gv y = gv_flip(one, gcomp__get16((const uint8_t *)result + j / 8));
             const size_t left = gcomp__min(16, some - j);
-            gcomp__store_some(halves ? line : sink->y + i + j, y, left);
-            if (halves) gcomp__narrow(gcomp__half_of(sink, i + j), line, sink->y_type, left);
+            gcomp__store_some(halves ? line : sink->y.floats + i + j, y, left);
+            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, left);
         }
     }
 }
@@ -12429,9 +12404,9 @@ static void gcomp__vote_decode_all(const gcomp__call *call, const gcomp__sink *s
         gcomp__block_decode(call, sink);
         return;
     }
-    rest.y = NULL;
+    rest.y = gcomp__no_output;
     if (gcomp__keeps_rest(sink)) gcomp__block_decode(call, &rest);
-    if (!sink->y || !sink->count) return;
+    if (!gcomp__wanted(&sink->y) || !sink->count) return;
     job.kernels = (const gcomp__vote_kernels *)call->kernels;
     job.sink = sink;
     gcomp__run(call, gcomp__chunks(sink->n), gcomp__vote_chunk, &job);
@@ -12446,7 +12421,7 @@ static void gcomp__vote_form(const double *param, gcomp__form *form)
 
 static const gcomp__payload gcomp__vote_payload = {
     gcomp__block_scratch, gcomp__block_bound, gcomp__block_encode, gcomp__block_open,
-    gcomp__block_check, gcomp__vote_decode_all, 0, GCOMP__MAJORITY};
+    gcomp__block_check, gcomp__vote_decode_all, 0, 1};
 static const char *gcomp__vote_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -12880,7 +12855,7 @@ static const gcomp__method gcomp__row_qsgd = {
      GCOMP__BLOCKS("bucket", 512), GCOMP__CODE,
      GCOMP__ONE_OF("spacing", 0, 1, 1, "even|powers|")},
     GCOMP__WIDE_KERNELS(qsgd), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__qsgd_form, NULL, gcomp__qsgd_before_adam, NULL, NULL, gcomp__qsgd_refuse}};
+    {gcomp__qsgd_form, NULL, gcomp__qsgd_before_adam, NULL, NULL, gcomp__qsgd_refuse}, "dither"};
 #endif
 
 /* >>method terngrad: three values, at random.
@@ -14269,11 +14244,11 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
         if (residual) gcomp__update_residual(&job->in, i, stop - i, NULL);
-        if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
+        if (residual && sink->own && (!sink->y.floats || sink->own_at >= sink->count))
             gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
-        for (size_t w = 0; sink->y && w < sink->count; w++) {
+        for (size_t w = 0; sink->y.floats && w < sink->count; w++) {
             const int fresh = sink->fresh && w == 0;
-            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y,
+            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y.floats,
                             sink->ending == GCOMP__STORE ? GCOMP__STORE
                             : fresh                      ? GCOMP__FRESH
                                                          : GCOMP__ADD,
@@ -15176,7 +15151,7 @@ enum {
    can be written without being read. */
 GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
 {
-    float *const stage = (float *)(void *)call->scratch;
+    float *const stage = (float *)(void *)call->scratch, *const y = sink->y.floats;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     size_t end;
     for (size_t w = 0; w < sink->count; w++)
@@ -15184,16 +15159,16 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     memset(stage, 0, 4 * GCOMP__SPARSE_STAGE);
     for (size_t begin = 0; begin < sink->n; begin = end) {
         /* floats of the line that lie before y + begin: in the first part alone not 0 */
-        const size_t over = (size_t)((uintptr_t)(sink->y + begin) & 63) / 4;
+        const size_t over = (size_t)((uintptr_t)(y + begin) & 63) / 4;
         end = gcomp__min(sink->n, begin + GCOMP__SPARSE_STAGE - over);
         for (size_t w = 0; w < sink->count; w++) {
             cursors[w].from = begin;
             gcomp__cursor_scatter(cursors + w, end, sink->weight);
         }
         if (over) {
-            memcpy(sink->y + begin, stage, 4 * (end - begin));
+            memcpy(y + begin, stage, 4 * (end - begin));
             memset(stage, 0, 4 * (end - begin));
-        } else (gcomp__sparse(call->set)->drain)(sink->y + begin, stage, end - begin);
+        } else (gcomp__sparse(call->set)->drain)(y + begin, stage, end - begin);
     }
 }
 
@@ -15204,10 +15179,10 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
 GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
-    float *const masked = sink->momentum ? sink->momentum->masked : NULL;
+    float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
     const int apart = sink->ending == GCOMP__COMMIT && sink->own &&
                       (sink->in.residual.floats || masked) &&
-                      (!sink->y || sink->own_at >= sink->count);
+                      (!y || sink->own_at >= sink->count);
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     /* chunks that are worked on between two looks at the cursors */
     const size_t chunks = gcomp__chunks(sink->n),
@@ -15222,7 +15197,7 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
     size_t w = 0; /* payloads of the mean so far */
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
-        (uintptr_t)sink->y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
+        (uintptr_t)y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
         call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
         gcomp__sparse_past(call, sink);
         return;
@@ -15235,9 +15210,9 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
         if (own)
             gcomp__cursor_open(cursors + used++, own, NULL, sink->in.residual.floats, masked,
                                cached);
-        for (; sink->y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
+        for (; y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int mine = !apart && sink->own && w == sink->own_at;
-            gcomp__cursor_open(cursors + used++, sink->views + w, sink->y,
+            gcomp__cursor_open(cursors + used++, sink->views + w, y,
                                mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
                                cached);
         }
@@ -15246,20 +15221,20 @@ GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__si
                          end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
             if (dense && sink->ending == GCOMP__COMMIT)
                 gcomp__run(call, step, gcomp__absorb_chunk, &job);
-            else if (dense) memset(sink->y + begin, 0, 4 * (end - begin));
+            else if (dense) memset(y + begin, 0, 4 * (end - begin));
             for (size_t i = 0; i < used; i++) {
                 gcomp__cursor *c = cursors + i;
                 /* each cursor fetches its share of the next chunk of y, which is written next */
                 c->lines = 0;
-                if (cached && sink->y && sink->n - end >= GCOMP_CHUNK)
+                if (cached && y && sink->n - end >= GCOMP_CHUNK)
                     c->lines = (unsigned)(GCOMP_CHUNK / 16 / used);
-                if (c->lines) c->next = sink->y + end + 16 * c->lines * i;
+                if (c->lines) c->next = y + end + 16 * c->lines * i;
                 gcomp__cursor_scatter(c, end, weight);
             }
         }
         own = NULL;
         dense = 0;
-    } while (sink->y && w < sink->count);
+    } while (y && w < sink->count);
 }
 
 static const gcomp__payload gcomp__sparse_payload = {
@@ -16082,10 +16057,9 @@ static gcomp_codec gcomp__dgc_at(const gcomp_codec *codec, uint32_t epoch)
 }
 
 /* While dgc warms up, its codec depends on the epoch. */
-static void gcomp__dgc_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
+static const char *gcomp__dgc_warms(const gcomp_codec *codec)
 {
-    (void)rounds;
-    if (codec->param[5] > 0) *flags |= GCOMP__BY_EPOCHS;
+    return codec->param[5] > 0 ? "warmup=0" : NULL;
 }
 
 /* The longest body: that of the first epoch, when most is sent. So are the sizes below. */
@@ -16194,7 +16168,7 @@ static void gcomp__dgc_decode(const gcomp__call *call, const gcomp__sink *sink)
         /* the same sums as in encoding, now to where they stay; and y <- 0 */
         d.p = sink->in.residual.floats;
         d.next = call->work->state;
-        d.zero = sink->y;
+        d.zero = sink->y.floats;
         if (call->work->codec->param[4] != 0) d.masked = d.next;
         with.momentum = &d;
     }
@@ -16217,7 +16191,7 @@ static const gcomp__method gcomp__row_dgc = {
     GCOMP__NO_KERNELS,
     &gcomp__dgc_payload,
     GCOMP__SUMS_OF(dgc),
-    {NULL, &gcomp__dgc, gcomp__momentum_before_adam, gcomp__dgc_adapt}};
+    {NULL, &gcomp__dgc, gcomp__momentum_before_adam, NULL, NULL, NULL, NULL, gcomp__dgc_warms}};
 #endif
 
 /* >>cosines: the orthonormal cosine transform (DCT-II) of chunks of up to 64 x 64 elements, for
@@ -16926,8 +16900,8 @@ static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size
     const gcomp__dct_kernels *k = pass->sum.kernels;
     for (size_t r = 0; r < rows; r++, tile += s->stride, i += s->cols) {
         if (pass->retains) (k->retain)(&sink->in, i, s->w, tile);
-        else if (pass->stores) memcpy(sink->y + i, tile, 4 * s->w);
-        else (k->add)(sink->y + i, tile, sink->weight, s->w, pass->fresh);
+        else if (pass->stores) memcpy(sink->y.floats + i, tile, 4 * s->w);
+        else (k->add)(sink->y.floats + i, tile, sink->weight, s->w, pass->fresh);
     }
 }
 
@@ -16989,8 +16963,8 @@ static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
             (((const gcomp__dct_kernels *)call->kernels)->retain)(&sink->in, 0, sink->n, NULL);
         pass.retains = 0;
     }
-    if (!sink->y) return;
-    if (!sink->count) memset(sink->y, 0, 4 * sink->n);
+    if (!sink->y.floats) return;
+    if (!sink->count) memset(sink->y.floats, 0, 4 * sink->n);
     for (size_t w = 1; w < sink->count && !sink->payloads; w++)
         if (memcmp(sink->views[w].body, sink->views->body, GCOMP__DCT_HEAD) != 0) together = 0;
     pass.stores = together || sink->ending == GCOMP__STORE;
@@ -17002,10 +16976,18 @@ static void gcomp__dct_decode(const gcomp__call *call, const gcomp__sink *sink)
     }
 }
 
+/* Payloads of one shape have a mean over senders. A payload of no elements has no shape. */
+static int gcomp__dct_alike(const uint8_t *one, const uint8_t *other)
+{
+    return !gcomp__get64(one + 8) ||
+           memcmp(one + GCOMP__HEADER, other + GCOMP__HEADER, GCOMP__DCT_HEAD) == 0;
+}
+
 /* What is sent and what stays make p, but the residual decays before the next step. */
 static const gcomp__payload gcomp__dct_payload = {
     gcomp__dct_scratch, gcomp__dct_bound, gcomp__dct_encode, gcomp__dct_open, gcomp__dct_check,
-    gcomp__dct_decode, 1, GCOMP__MEAN_OF_SENDERS, gcomp__dct_exact};
+    gcomp__dct_decode, 1, 1, gcomp__dct_exact, gcomp__dct_alike};
+
 static const char *gcomp__dct_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -17308,7 +17290,7 @@ static void gcomp__random_put(void *arg, size_t chunk)
     for (size_t word = begin; word < end; word += 64) {
         for (uint64_t set = gcomp__get64(job->bits + word / 8); set; set &= set - 1) {
             i = word + gcomp__first_one(set);
-            work->y[i] = gcomp__saturated(*from++);
+            work->y.floats[i] = gcomp__saturated(*from++);
             if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
@@ -17517,7 +17499,7 @@ static void gcomp__leader_commit(gcomp__work *work)
     const uint32_t *local = (const uint32_t *)(const void *)work->local;
     gcomp__nothing_sent(work);
     for (size_t j = 0; j < local[0]; j++) {
-        work->y[local[1 + j]] = work->sums[1][j];
+        work->y.floats[local[1 + j]] = work->sums[1][j];
         if (work->residual.floats) work->residual.floats[local[1 + j]] = 0;
     }
 }
@@ -17727,24 +17709,21 @@ static size_t gcomp__sketch_rows(const gcomp_codec *codec)
     return 2 * (size_t)codec->param[1] + 1;
 }
 
-/* sqrt(k n). k comes by a pointer, so that no compiler calculates this outside of the library's
-   floating-point mode. */
-GCOMP__NOINLINE double gcomp__sketch_root(const double *k, double n) { return gcomp__sqrt(*k * n); }
-
 /* The columns of a table for n elements. columns=auto: the multiple of 16 above the square root of
    k n, k = density * n. Measured with 2^20 elements, cubes of normal numbers: 20 k candidates then
    hold
      99 % of the largest 1 %       (density=0.01: 10 k columns)
      93 % of the largest 0.1 %     (density=0.001: 32 k columns)
-     55 % of the largest 0.01 %    (density=0.0001: 100 k columns) */
+     55 % of the largest 0.01 %    (density=0.0001: 100 k columns)
+   Volatile as in gcomp__sparse_k. */
 static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
 {
-    const double k = (double)gcomp__sparse_k(codec->param[0], n);
     if (codec->param[2] > 0) return (size_t)codec->param[2];
-    uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
-    size_t groups = (size_t)(gcomp__sketch_root(&k, (double)n) / 16) + 1;
+    const volatile double k = (double)gcomp__sparse_k(codec->param[0], n);
+    const uint64_t mode = gcomp__fp_enter(); /* sizes are asked for outside of calculations too */
+    const volatile double root = gcomp__sqrt(k * (double)n);
     gcomp__fp_leave(mode);
-    return gcomp__times(groups, 16);
+    return gcomp__times((size_t)(root / 16) + 1, 16);
 }
 
 /* The cells of the table of one matrix. */
@@ -18170,7 +18149,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
             const size_t i = s * n + local[1 + j];
             if (key < least || (key == least && ties == 0)) continue;
             if (key == least) ties--;
-            work->y[i] = gcomp__saturated(sum[j]);
+            work->y.floats[i] = gcomp__saturated(sum[j]);
             if (work->residual.floats) work->residual.floats[i] = 0;
         }
     }
@@ -18201,7 +18180,7 @@ static const gcomp__method gcomp__row_sketch = {
                  zeroing=0   E <- E - T(mean), as in the paper
 
    U and E are two tables that all workers keep, with the same bits: they are made from sums alone.
-   All steps take the hashes of step 0 (GCOMP__ONE_KEY), since tables of other hashes cannot be
+   All steps take the hashes of step 0 (sums.one_key), since tables of other hashes cannot be
    added. What holds after each commit, with E' and U' for the tables after the first two lines:
 
      zeroing=0   E + T(mean) = E',  U = U'     in all cells, to rounding
@@ -18287,7 +18266,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
         job.table = e; /* estimates are taken from E, and no more from the sum */
         const gcomp__selection *found = gcomp__sketch_largest(&work->call, &job);
         for (size_t j = 0; j < found->count; j++) {
-            work->y[s * n + found->index[j]] = found->value[j];
+            work->y.floats[s * n + found->index[j]] = found->value[j];
             gcomp__fetch_leave(&job, found->index[j], found->value[j], u, e,
                                work->codec->param[4] != 0);
         }
@@ -18297,9 +18276,9 @@ static void gcomp__fetch_commit(gcomp__work *work)
 static const gcomp__payload gcomp__fetch_payload = {gcomp__fetch_scratch};
 static const gcomp__sums gcomp__fetch_sums = {
     {GCOMP__SUM}, gcomp__fetch_count, gcomp__fetch_state, NULL, gcomp__sketch_gains,
-    gcomp__fetch_make, gcomp__fetch_commit};
+    gcomp__fetch_make, gcomp__fetch_commit, GCOMP_F32, 1};
 static const gcomp__method gcomp__row_fetch = {
-    "fetch", 34, GCOMP__ONE_KEY,
+    "fetch", 34, 0,
     {GCOMP__SKETCH_PARAMS, GCOMP__NUMBER("momentum", 0.9, 0, 0.9999, 0),
      GCOMP__COUNT("zeroing", 1, 0, 1, 0)},
     GCOMP__WIDE_KERNELS(sketch), &gcomp__fetch_payload, &gcomp__fetch_sums,
@@ -19237,7 +19216,7 @@ static gcomp__gemm gcomp__powersgd_job(gcomp__work *work, size_t s)
     job.own.p = job.mean.p = job.own.q + gcomp__gemm_factor(rank, work->cols);
     if (gcomp__powersgd_alternates(work->codec))
         job.mean.p += gcomp__gemm_factor(rank, work->rows);
-    job.y = work->y;
+    job.y = work->y.floats;
     job.residual = work->residual.floats;
     return job;
 }
@@ -19362,11 +19341,22 @@ static void gcomp__powersgd_commit(gcomp__work *work)
 /* alternate=1 has one round, and steps in turns; momentum keeps more than a residual. */
 static void gcomp__powersgd_adapt(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
-    const int alternates = gcomp__powersgd_alternates(codec),
-              momentum = gcomp__powersgd_momentum(codec);
-    if (alternates) rounds[1] = GCOMP__NO_ROUND, *flags |= GCOMP__TURNS;
-    if (momentum) *flags = (*flags | GCOMP__MOMENTUM) & ~(unsigned)GCOMP__CONSERVES_MEAN;
-    if (alternates || momentum) *flags &= ~(unsigned)GCOMP__COLUMNS; /* the state has more than Q */
+    if (gcomp__powersgd_alternates(codec)) rounds[1] = GCOMP__NO_ROUND;
+    if (gcomp__powersgd_momentum(codec))
+        *flags = (*flags | GCOMP__MOMENTUM) & ~(unsigned)GCOMP__CONSERVES_MEAN;
+}
+
+/* The shared state ends with whose turn it is: 0 P's, 1 Q's, see gcomp__powersgd_commit. */
+static int gcomp__powersgd_odd(const gcomp_codec *codec, const float *end)
+{
+    return gcomp__powersgd_alternates(codec) && end[-1] != 0;
+}
+
+/* A state that is Q alone may lose columns, and get new ones. */
+static int gcomp__powersgd_goes_on(const gcomp_codec *before, const gcomp_codec *now)
+{
+    return !gcomp__powersgd_alternates(before) && !gcomp__powersgd_momentum(before) &&
+           !gcomp__powersgd_alternates(now) && !gcomp__powersgd_momentum(now);
 }
 
 static const char *gcomp__powersgd_before_adam(const gcomp_codec *codec)
@@ -19382,9 +19372,10 @@ static const gcomp__payload gcomp__powersgd_payload = {gcomp__powersgd_scratch};
 static const gcomp__sums gcomp__powersgd_sums = {
     {GCOMP__SUM, GCOMP__SUM},     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats,
     gcomp__powersgd_local_floats, gcomp__powersgd_gains,     gcomp__powersgd_make,
-    gcomp__powersgd_commit};
+    gcomp__powersgd_commit,       GCOMP_F32,                0,
+    gcomp__powersgd_odd,          gcomp__powersgd_goes_on};
 static const gcomp__method gcomp__row_powersgd = {
-    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN | GCOMP__COLUMNS,
+    "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
     {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
      GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0), GCOMP__COUNT("share", 8, 1, 64, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
@@ -19588,8 +19579,8 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
         }
         gv y = gv_number(gcomp__intsum_get(at, size)); /* the sum, rounded above 2^24 */
         y = gv_saturate(gv_mul(gv_mul(y, part), a));
-        if (count < 16) gcomp__store_some(work->y + i, y, count);
-        else gv_store(work->y + i, y);
+        if (count < 16) gcomp__store_some(work->y.floats + i, y, count);
+        else gv_store(work->y.floats + i, y);
     }
 }
 
@@ -20047,11 +20038,9 @@ static int gcomp__choice_of(const gcomp__param *p, const char *s, size_t length)
 static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const char *s,
                                     size_t length, const char *after)
 {
-    gcomp__say(why, before);
-    gcomp__say_char(why, '\'');
+    gcomp__say_with(why, "%s'", before);
     gcomp__say_some(why, s, gcomp__min(length, 40));
-    gcomp__say_char(why, '\'');
-    gcomp__say(why, after);
+    gcomp__say_with(why, "'%s", after);
     return GCOMP_BAD_CODEC;
 }
 
@@ -20061,9 +20050,7 @@ static gcomp_result gcomp__bad_text(gcomp__text *why, const char *before, const 
 static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gcomp__param *p,
                                      const char *s, size_t length)
 {
-    gcomp__say(why, of);
-    gcomp__say_char(why, ' ');
-    gcomp__say(why, p->name);
+    gcomp__say_with(why, "%s %s", of, p->name);
     gcomp__bad_text(why, " cannot be ", s, length, ": it takes ");
     if (p->kind == GCOMP__CHOICE) {
         for (int i = 0; i <= (int)p->high; i++) { /* 8 or 4 or 2 */
@@ -20101,10 +20088,8 @@ static gcomp_result gcomp__bad_param(gcomp__text *why, const char *name,
     gcomp__say(why, name);
     gcomp__bad_text(why, " has no parameter ", s, length ? length : strlen(s),
                     params[0].name ? "; it has:" : "; it has none");
-    for (size_t i = 0; i < GCOMP_PARAMS && params[i].name; i++) {
-        gcomp__say_char(why, ' ');
-        gcomp__say(why, params[i].name);
-    }
+    for (size_t i = 0; i < GCOMP_PARAMS && params[i].name; i++)
+        gcomp__say_with(why, " %s", params[i].name);
     return GCOMP_BAD_CODEC;
 }
 
@@ -20162,17 +20147,14 @@ static gcomp_result gcomp__parse_params(const char *name, const gcomp__param *pa
     return GCOMP_OK;
 }
 
-/* The method of that name; NULL if there is none. An alias is read and never printed. */
+/* The method of that name; NULL if there is none. */
 static const gcomp__method *gcomp__method_named(const char *s, size_t length)
 {
-    static const char *const aliases[][2] = {{"dither", "qsgd"}};
-    const char *name = s;
-    size_t i;
-    for (i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
-        if (gcomp__same(aliases[i][0], s, length)) name = aliases[i][1];
-    if (name != s) length = strlen(name); /* an alias was found: its method is looked up */
-    for (i = 0; gcomp__methods[i] && !gcomp__same(gcomp__methods[i]->name, name, length); i++) {}
-    return gcomp__methods[i];
+    const gcomp__method *const *m = gcomp__methods;
+    while (*m && !gcomp__same((*m)->name, s, length) &&
+           !((*m)->alias && gcomp__same((*m)->alias, s, length)))
+        m++;
+    return *m;
 }
 
 /* Reads a method and its parameters; *text ends behind them. A parameter that is not given has its
@@ -20187,10 +20169,8 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     *method = gcomp__method_named(s, length);
     if (!*method) {
         gcomp__bad_text(why, "no method ", s, length ? length : strlen(s), "; there are:");
-        for (size_t i = 0; gcomp__methods[i]; i++) {
-            gcomp__say_char(why, ' ');
-            gcomp__say(why, gcomp__methods[i]->name);
-        }
+        for (size_t i = 0; gcomp__methods[i]; i++)
+            gcomp__say_with(why, " %s", gcomp__methods[i]->name);
         return GCOMP_BAD_CODEC;
     }
     /* defaults first; what the text gives overwrites them */
@@ -20728,7 +20708,8 @@ static int gcomp__writes_halves(const gcomp__view *view)
 static gcomp_result gcomp__decode_one(const void *payload, size_t length, const float *weight,
                                       void *y, gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
-    gcomp__sink sink = gcomp__sink_to(weight ? GCOMP__ADD : GCOMP__STORE, (float *)y, n);
+    gcomp__sink sink =
+        gcomp__sink_to(weight ? GCOMP__ADD : GCOMP__STORE, gcomp__output_in(y, dtype), n);
     float *floats = NULL; /* NULL: the sink writes to y */
     gcomp__view view;
     gcomp__call call;
@@ -20747,8 +20728,7 @@ static gcomp_result gcomp__decode_one(const void *payload, size_t length, const 
         sink.weight = weight ? *weight : 1;
         sink.views = &view;
         sink.count = 1;
-        sink.y_type = floats ? GCOMP_F32 : dtype;
-        if (floats) sink.y = floats;
+        if (floats) sink.y = gcomp__output_in(floats, GCOMP_F32);
         if (floats && weight) gcomp__convert(&call, floats, y, dtype, n, 1, 0);
         gcomp__decode_with(&call, &sink);
         if (floats) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
@@ -20771,19 +20751,15 @@ GCOMP_API gcomp_result gcomp_decode_add(const void *payload, size_t length, floa
     return gcomp__decode_one(payload, length, &weight, y, dtype, n, exec);
 }
 
-/* GCOMP__MAJORITY or GCOMP__MEAN_OF_SENDERS if all payloads are of one method whose mean is no sum
-   (vote; dct, of one shape), else 0. They were checked, so that byte 5 of each is the number of a
-   method that exists. */
+/* Are all payloads of one method whose mean is no sum, and have they one together? They were
+   checked, so that byte 5 of each is the number of a method that exists. */
 static int gcomp__all_vote(const void *const *payloads, size_t count)
 {
     const uint8_t *first = (const uint8_t *)payloads[0];
     const gcomp__method *m = gcomp__method_of(first[5]);
-    const int shaped = m->payload->votes == GCOMP__MEAN_OF_SENDERS && gcomp__get64(first + 8) != 0;
-    for (size_t w = 1; w < count; w++) { /* byte 5 of a header: the method */
+    for (size_t w = 1; w < count; w++) {
         const uint8_t *p = (const uint8_t *)payloads[w];
-        if (p[5] != m->wire) return 0;
-        /* a shape is 12 bytes behind the header */
-        if (shaped && memcmp(p + GCOMP__HEADER, first + GCOMP__HEADER, 12) != 0) return 0;
+        if (p[5] != m->wire || (m->payload->alike && !(m->payload->alike)(first, p))) return 0;
     }
     return m->payload->votes;
 }
@@ -20814,18 +20790,17 @@ static int gcomp__all_alike(const gcomp__view *first, const void *const *payload
    The first loop only finds where the lists of indices end in the scratch, see gcomp__check_all;
    the second one decodes, with the lists from `lists` and the room behind all of them in `rest`. */
 GCOMP__NOINLINE void gcomp__add_all(const gcomp__call *call, const void *const *payloads,
-                                    const size_t *lengths, size_t count, void *y,
-                                    gcomp_dtype dtype, size_t n)
+                                    const size_t *lengths, size_t count, gcomp__output y,
+                                    size_t n)
 {
     gcomp__view views[8];
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, (float *)y, n);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y, n);
     gcomp__call lists = *call; /* its scratch holds the indices that were kept by the check */
     gcomp__call rest = *call;  /* its scratch is what is left behind all of them */
     size_t group; /* views in the sink at hand */
     sink.weight = 1.0f / (float)count; /* first: so no sum on the way is too large */
     sink.views = views;
-    sink.y_type = dtype;
-    if (dtype != GCOMP_F32 || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
+    if (y.halves || (GCOMP__HAS_VOTES && gcomp__all_vote(payloads, count))) {
         /* one view, for n, and the bytes of all */
         (void)gcomp__open_payload(call->set, views, NULL, payloads[0], lengths[0], n);
         sink.payloads = payloads;
@@ -20869,23 +20844,24 @@ GCOMP_API gcomp_result gcomp_decode_mean(const void *const *payloads, const size
     if (result == GCOMP_OK) {
         const int at_once = dtype == GCOMP_F32 || gcomp__all_alike(&first, payloads, count);
         if (!at_once && !floats && n) result = GCOMP_SCRATCH_TOO_SMALL;
-        else if (at_once) gcomp__add_all(&call, payloads, lengths, count, y, dtype, n);
-        else if (n) {
-            gcomp__add_all(&call, payloads, lengths, count, floats, GCOMP_F32, n);
-            gcomp__convert(&call, y, floats, dtype, n, 0, 0);
+        else {
+            gcomp__add_all(&call, payloads, lengths, count,
+                           at_once ? gcomp__output_in(y, dtype)
+                                   : gcomp__output_in(floats, GCOMP_F32), n);
+            if (!at_once) gcomp__convert(&call, y, floats, dtype, n, 0, 0);
         }
     }
     gcomp__fp_leave(mode);
     return result;
 }
 
-/* A commit without a mean: sink.y is NULL, and `own` is the payload that leaves the residual. The
-   gradient is looked at once more, since it may not be the one that was encoded: a NaN that enters
-   a residual would stay there for ever. */
+/* A commit without a mean: `own` is the payload that leaves the residual. The gradient is looked at
+   once more, since it may not be the one that was encoded: a NaN that enters a residual would stay
+   there for ever. */
 GCOMP_API gcomp_result gcomp_retain(const void *payload, size_t length, const gcomp_input *in,
                                     float *residual, const gcomp_exec *exec)
 {
-    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, NULL, 0);
+    gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, gcomp__no_output, 0);
     gcomp__source source;
     gcomp__view view;
     gcomp__call call;
@@ -21108,7 +21084,7 @@ static const char *gcomp__list_refusal(const gcomp__schedule *s, const gcomp_cod
         return "one codec of the list keeps a residual and another does not; only none goes "
                "with all";
     if (momenta && momenta < count)
-        return "dgc keeps the momentum: its list has no other method";
+        return "a codec of the list keeps the momentum: its list has no other method";
     if (s->rule == GCOMP__ERROR && !kept)
         return "the schedule error goes by residuals, and this list keeps none";
     return NULL;
@@ -21204,6 +21180,7 @@ typedef struct gcomp__entry {
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
+    const char *warms;   /* NULL, or how not to send more in the first epochs: "warmup=0" */
     int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
     int unpacks;         /* 1: a small residual is floats while the method is at work */
     const char *why; /* why this is not the codec that was named; NULL: it is */
@@ -21261,7 +21238,7 @@ typedef struct gcomp__kept {
 typedef struct gcomp__this_step {
     void *grad;            /* the caller's gradient; NULL: skipped, or not known yet */
     int ready;             /* 1: gcomp_step_ready was called */
-    int odd;               /* 1: it takes the second one of two kinds of steps: GCOMP__TURNS */
+    int odd;               /* 1: it takes the second one of two kinds of steps: sums->odd */
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
     size_t sent;           /* where the payload went in mem.send: payloads move together */
@@ -21293,6 +21270,12 @@ typedef struct gcomp__slot {
     gcomp__this_step now;
     gcomp__found found;     /* what the save that was checked last has for it, see >>load */
 } gcomp__slot;
+
+/* Entry e of a tensor's list; a tensor with one codec has no list. */
+static const gcomp__entry *gcomp__entry_at(const gcomp__slot *slot, size_t e)
+{
+    return slot->entries ? slot->entries + e : &slot->use;
+}
 
 /* Does a tensor keep a residual here? And its bytes, of this form and size. */
 static int gcomp__has_residual(const gcomp__slot *slot)
@@ -21648,6 +21631,19 @@ static double gcomp__now(const gcomp *gc)
 /* Is the mean to stay with the owners of ranges, as far as it is made by ranges? */
 static int gcomp__scatters(const gcomp_desc *d) { return d->aggregate == GCOMP_AGGREGATE_SCATTER; }
 
+/* How many bytes an element has in a round that sums (or finds the largest), and its type. */
+static size_t gcomp__kind_bytes(unsigned kind)
+{
+    return kind == GCOMP__SUM8 ? 1 : kind == GCOMP__SUM16 || kind > GCOMP__MAX ? 2 : 4;
+}
+
+static gcomp_dtype gcomp__kind_dtype(unsigned kind)
+{
+    return kind == GCOMP__SUM8 ? GCOMP_I8 : kind == GCOMP__SUM16 ? GCOMP_I16
+           : kind == GCOMP__SUM32 ? GCOMP_I32 : kind == GCOMP__SUM_F16 ? GCOMP_F16
+           : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
+}
+
 /* The rounds and flags of a codec, as its parameters decide. */
 static void gcomp__rounds_of(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
 {
@@ -21944,6 +21940,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     /* block methods take small residuals tile by tile, unless a decay would round them twice */
     entry->unpacks = !m->rules.form || desc->decay != 1.0f;
     entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
+    if (m->rules.warms) entry->warms = (m->rules.warms)(codec);
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
     for (int round = 0; round < 3; round++) {
         if (entry->rounds[round] == GCOMP__GATHER) {
@@ -21955,7 +21952,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
                 return GCOMP_INVALID_ARGUMENT;
             }
         } else if (entry->rounds[round] != GCOMP__NO_ROUND) {
-            /* the longer one of two turns, see GCOMP__TURNS */
+            /* that of the longer one of two kinds of steps, see sums->odd */
             entry->sum_count[round] = gcomp__times(
                 slot->stack, gcomp__max((m->sums->sum_count)(codec, rows, cols, round, 0),
                                         (m->sums->sum_count)(codec, rows, cols, round, 1)));
@@ -22292,18 +22289,17 @@ static size_t gcomp__received_by_sum(const gcomp_desc *desc, const gcomp__slot *
                                 (size_t)desc->comm.world);
 }
 
-/* Can the mean of this tensor be made by ranges? Not for indices of groups, which cannot be cut,
-   not for methods of several rounds, and not where all elements are sent and ranges would be
-   short. SCATTER: also that of uncompressed tensors, since shards of floats are half of what a sum
-   sends. */
+/* Can the mean of this tensor be made by ranges? Not for indices of groups and for payloads of a
+   whole matrix, which cannot be cut, not for methods of several rounds, and not where all elements
+   are sent and ranges would be short. SCATTER: also that of uncompressed tensors, since shards of
+   floats are half of what a sum sends. */
 static int gcomp__fits_ranges(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
     const int floats = gcomp__scatters(desc) && slot->use.method->flags & GCOMP__AS_FLOATS;
     if (world == 1 || (slot->use.rounds[0] != GCOMP__GATHER && !floats) || slot->use.rounds[1] ||
-        (selector && selector->grouped) ||
-        slot->use.method->payload->votes == GCOMP__MEAN_OF_SENDERS)
+        (selector && selector->grouped) || slot->use.method->payload->exact)
         return 0;
     return selector || slot->n / GCOMP__LEAST_RANGE >= world;
 }
@@ -22847,14 +22843,6 @@ static gcomp_tensor gcomp__node_tensor(const gcomp_tensor *tensor)
     return plain;
 }
 
-/* Room for arrays of stb_ds doubles from 16 elements on. */
-static size_t gcomp__array_capacity(size_t count)
-{
-    size_t capacity = 16;
-    while (capacity < count) capacity *= 2;
-    return capacity;
-}
-
 /* gcomp__slot_of, of a tensor that memory can hold: what it keeps and what steps need for it alone
    take at most half of all addresses, as an allocation does. Not inlined: plans are large. */
 GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *entries,
@@ -22929,7 +22917,8 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     }
     gcomp__plan_bucket_end(&plan, &before, world, &bucket);
     /* the object, frames, arrays of tensors, what tensors hold; then what steps need */
-    const size_t capacity = gcomp__array_capacity(count);
+    size_t capacity = 16; /* of the array of tensors; it doubles */
+    while (capacity < count) capacity *= 2;
     size_t total = gcomp__plus(sizeof(gcomp), gcomp__frames_bytes(world));
     gcomp__grow(&total, gcomp__array_bytes(capacity, sizeof(gcomp__slot)));
     gcomp__grow(&total, plan.fixed);
@@ -23485,7 +23474,7 @@ static void gcomp__describe_slot(gcomp__text *t, const gcomp__slot *slot, const 
     if (slot->entry_count > 1)
         gcomp__say_with(t, " (codec %u of %u of the schedule)", (uint64_t)slot->kept.entry + 1,
                         (uint64_t)slot->entry_count);
-    if (slot->use.flags & GCOMP__BY_EPOCHS) gcomp__say(t, " (more in the first epochs)");
+    if (slot->use.warms) gcomp__say(t, " (more in the first epochs)");
     if (gcomp__sums_halves(slot)) gcomp__say(t, " in a sum");
     if (slot->at.own_bytes)
         gcomp__say(t, slot->at.scattered  ? " scattered"
@@ -23644,14 +23633,15 @@ static size_t gcomp__shared_floats(const gcomp__slot *slot)
 static void gcomp__switch(gcomp__slot *slot, size_t to)
 {
     const gcomp__entry *entry = slot->entries + to;
+    const gcomp__sums *sums = slot->use.method->sums;
     /* floats of one matrix, before and after */
     const size_t had = slot->use.state_floats / slot->stack, has =
         entry->state_floats / slot->stack;
-    /* both codecs have a state of columns, of which fewer or more can be kept */
-    const unsigned columns = slot->use.flags & entry->flags & GCOMP__COLUMNS;
     float *state = slot->kept.state;
-    /* another method, or a state that cannot be cut: it begins with zeros */
-    if (state && (entry->method != slot->use.method || (!columns && has != had)))
+    /* another method, or another size of a state that cannot be cut: it begins with zeros */
+    if (state && (entry->method != slot->use.method ||
+                  (has != had &&
+                   !(sums->goes_on && (sums->goes_on)(&slot->use.codec, &entry->codec)))))
         memset(state, 0, 4 * slot->state_room);
     else if (has < had) { /* first matrix first: a place is read before it is overwritten */
         for (size_t i = 1; i < slot->stack; i++) memmove(state + i * has, state + i * had, 4 * has);
@@ -23805,36 +23795,28 @@ typedef struct gcomp__pack_job {
     float *floats, decay;
     gcomp__residual residual;
     size_t n;
+    int packs; /* 0: floats <- residual; 1: floats <- decay * floats, residual <- floats */
 } gcomp__pack_job;
 
-/* Task: a chunk of a residual becomes floats. */
-static void gcomp__unpack_chunk(void *arg, size_t chunk)
-{
-    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->unpack)(job->floats + begin, job->residual, begin, end);
-}
-
-/* Task: and back. */
+/* Task: a chunk of them. */
 static void gcomp__pack_chunk(void *arg, size_t chunk)
 {
     const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), job->floats + begin,
-                                    end - begin, begin);
+    float *const floats = job->floats + begin;
+    if (!job->packs) {
+        (gcomp__common(job->set)->unpack)(floats, job->residual, begin, end);
+        return;
+    }
+    for (size_t i = 0; i < end - begin && job->decay != 1.0f; i++) floats[i] *= job->decay;
+    if (job->residual.packed)
+        (gcomp__common(job->set)->pack)(gcomp__residual_at(job->residual, begin), floats,
+                                        end - begin, begin);
 }
 
-/* Task: floats <- decay * floats. */
-static void gcomp__decay_chunk(void *arg, size_t chunk)
-{
-    const gcomp__pack_job *job = (const gcomp__pack_job *)arg;
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(job->n, begin + GCOMP_CHUNK);
-    for (size_t i = begin; i < end; i++) job->floats[i] *= job->decay;
-}
-
-/* Runs one of the three for a tensor: between its residual and these floats, or over these. */
+/* Runs it for a tensor, between its residual and these floats. */
 static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *floats,
-                            uint64_t words, void (*task)(void *arg, size_t chunk))
+                            uint64_t words, int packs)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     gcomp__pack_job job;
@@ -23844,7 +23826,8 @@ static void gcomp__run_over(const gcomp *gc, const gcomp__slot *slot, float *flo
     job.residual = slot->kept.residual;
     job.residual.words = words;
     job.n = slot->n;
-    gcomp__run(&call, gcomp__chunks(slot->n), task, &job);
+    job.packs = packs;
+    gcomp__run(&call, gcomp__chunks(slot->n), gcomp__pack_chunk, &job);
 }
 
 /* The residual as the method of the tensor takes it, until the commit of this number. With a small
@@ -23867,7 +23850,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
     }
     if (!slot->use.unpacks) return r;
     r.floats = (float *)(void *)gc->unpacked.at;
-    gcomp__run_over(gc, slot, r.floats, 0, gcomp__unpack_chunk);
+    gcomp__run_over(gc, slot, r.floats, 0, 0);
     r.packed = NULL;
     r.form = GCOMP__FLOATS;
     return r;
@@ -23878,11 +23861,8 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
 static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
                                   gcomp__residual residual)
 {
-    if (!residual.floats) return;
-    if (slot->use.decay != 1.0f)
-        gcomp__run_over(gc, slot, residual.floats, 0, gcomp__decay_chunk);
-    if (slot->kept.residual.packed)
-        gcomp__run_over(gc, slot, residual.floats, residual.words, gcomp__pack_chunk);
+    if (residual.floats && (slot->use.decay != 1.0f || slot->kept.residual.packed))
+        gcomp__run_over(gc, slot, residual.floats, residual.words, 1);
 }
 
 /* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
@@ -23921,7 +23901,7 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *
                                             size_t count)
 {
     gcomp__view views[8]; /* 8: more views do not fit into a frame of 4096 bytes */
-    float *const y = sink->y;
+    const gcomp__output y = sink->y;
     if (sink->own && count >= 1 && count <= 8) {
         gcomp__call rest = *call; /* its scratch is what lists of indices leave */
         int alike = 1; /* all of the own method: one kernel can add them */
@@ -23941,13 +23921,13 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *
         }
     }
     /* two passes: first the residual, then the mean, 8 payloads at a time */
-    sink->y = NULL;
+    sink->y = gcomp__no_output;
     sink->own_at = 0;
     if (sink->own && gcomp__has_residual(slot)) gcomp__decode_with(call, sink);
     /* nothing was sent: all of p stays */
     if (!sink->own && gcomp__has_residual(slot)) gcomp__absorb_all(call, sink, slot->n);
     gcomp__close_residual(gc, slot, sink->in.residual);
-    if (count) gcomp__add_all(call, payloads, lengths, count, y, sink->y_type, slot->n);
+    if (count) gcomp__add_all(call, payloads, lengths, count, y, slot->n);
 }
 
 /* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
@@ -24042,9 +24022,9 @@ GCOMP_API gcomp_result gcomp_commit(gcomp *gc, size_t tensor, void *grad, const 
         if (result == GCOMP_NOT_FINITE) gc->stats.not_finite++;
     }
     if (result == GCOMP_OK) {
-        gcomp__sink sink =
-            gcomp__sink_to(GCOMP__COMMIT, floats ? floats : (float *)grad, slot->n);
-        sink.y_type = floats ? GCOMP_F32 : slot->dtype;
+        const gcomp__output y = floats ? gcomp__output_in(floats, GCOMP_F32)
+                                       : gcomp__output_in(grad, slot->dtype);
+        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, y, slot->n);
         sink.in.grad = grad;
         sink.in.dtype = slot->dtype;
         sink.in.residual = gcomp__open_residual(gc, slot, slot->kept.number++);
@@ -24252,8 +24232,8 @@ static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
     part.n = gcomp__range_size(work->n, work->world, w);
     gcomp__source_from(&part.in, begin);
     part.residual = gcomp__residual_at(work->residual, begin);
-    if (work->y_type == GCOMP_F32) part.y = work->y + begin;
-    else part.y = (float *)(void *)((uint8_t *)(void *)work->y + 2 * begin);
+    if (part.y.floats) part.y.floats += begin;
+    if (part.y.halves) part.y.halves += 2 * begin;
     return part;
 }
 
@@ -24325,8 +24305,8 @@ static void gcomp__add_shards(gcomp *gc)
         const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         const uint8_t *from = gc->mem.shards;
-        gcomp__sink sink =
-            gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, gc->mem.acc + slot->at.acc, n);
+        const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
+        gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
         for (size_t w = 0; w < gc->world; from += b->came[w++]) {
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
@@ -24586,7 +24566,8 @@ static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     for (size_t w = 0; w < world; w++) {
         const size_t n = gcomp__range_size(slot->n, world, w);
-        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, y + gcomp__range(slot->n, world, w), n);
+        float *const range = y + gcomp__range(slot->n, world, w);
+        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gcomp__output_in(range, GCOMP_F32), n);
         gcomp__view view;
         gcomp__open_next(gc, NULL, n, gcomp__sums_from(gc, w), gc->mem.places + w, &view);
         sink.fresh = 0; /* ranges do not overlap: each adds to zeros of y */
@@ -24603,21 +24584,22 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
                              const gcomp__view *view)
 {
     gcomp__work part = *work;
-    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gc->mem.acc + slot->at.acc, work->n);
+    float *const rest = gc->mem.acc + slot->at.acc;
+    gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gcomp__output_in(rest, GCOMP_F32), work->n);
     sink.fresh = 0;
     sink.weight = -1; /* acc <- mean - decode(its payload) */
     sink.views = view; /* of the payload */
     sink.count = 1;
     gcomp__decode_with(&work->call, &sink);
-    part.in = gcomp__plain_source(sink.y);
+    part.in = gcomp__plain_source(rest);
     part.part = (float)work->world;
     /* small: in place, and then packed */
-    part.sums[0] = work->residual.packed ? sink.y : work->residual.floats;
+    part.sums[0] = work->residual.packed ? rest : work->residual.floats;
     if (gcomp__make_finite_part(&part) != GCOMP_OK)
         /* a product was not finite: the largest float instead */
         (gcomp__common(gc->set)->saturate)(part.sums[0], part.sums[0], part.n);
     if (work->residual.packed)
-        (gcomp__common(gc->set)->pack)(work->residual, sink.y, part.n, 0);
+        (gcomp__common(gc->set)->pack)(work->residual, rest, part.n, 0);
 }
 
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
@@ -24625,8 +24607,8 @@ static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gc
 {
     const gcomp__work part = gcomp__work_in(work, gc->me);
     const float *mean = gc->mem.acc + slot->at.acc;
-    if (part.y_type == GCOMP_F32) memcpy(part.y, mean, 4 * part.n);
-    else gcomp__convert(&work->call, part.y, mean, part.y_type, part.n, 0, 0);
+    if (part.y.floats) memcpy(part.y.floats, mean, 4 * part.n);
+    else gcomp__convert(&work->call, part.y.halves, mean, part.y.dtype, part.n, 0, 0);
 }
 
 /* Two shots: residual <- p - decode(own payloads), y <- the mean, range by range. Not inlined: its
@@ -24646,7 +24628,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
         if (scattered) {
-            sink.y = NULL;
+            sink.y = gcomp__no_output;
         } else {
             gcomp__open_next(gc, NULL, part.n, gcomp__sums_from(gc, w), gc->mem.places + w, &mean);
             sink.views = &mean;
@@ -24660,7 +24642,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
             sink.own = &sent;
         }
-        if (sink.y || gcomp__residual_memory(sink.in.residual))
+        if (!scattered || gcomp__residual_memory(sink.in.residual))
             gcomp__decode_with(&part.call, &sink);
     }
     if (scattered) gcomp__take_shard(gc, slot, work); /* p was read before */
@@ -24702,11 +24684,11 @@ static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const 
         float *e = part.residual.floats;
         gcomp__view sent;
         gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
-        gcomp__sparse_take(&sent, e, part.y);
+        gcomp__sparse_take(&sent, e, part.y.floats);
         if (w != gc->me || gcomp__values_as_floats(&slot->use.codec)) continue;
         for (size_t i = 0; i < part.n; i++) {
-            if (part.y[i] == 0) continue;
-            float lost = (mean[i] - part.y[i]) * (float)work->world;
+            if (part.y.floats[i] == 0) continue;
+            float lost = (mean[i] - part.y.floats[i]) * (float)work->world;
             GCOMP__PIN(lost);
             e[i] = gcomp__saturated(e[i] + lost);
         }
@@ -24959,17 +24941,10 @@ static const uint8_t *gcomp__frame_of(const gcomp *gc, size_t w)
    Sorted by address, neighbours would overlap. The order stays from step to step, so that as a rule
    nothing has to move. Otherwise the sort is a heap sort. */
 
-/* Where the i-th gradient in memory begins, and where a gradient ends. */
+/* Where the i-th gradient in memory begins. */
 static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
 {
     return (uintptr_t)t[t[i].now.by_address].now.grad; /* 0: skipped, or not known yet */
-}
-
-/* The address behind the last byte of a gradient; 0 if there is none. */
-static uintptr_t gcomp__address_behind(const gcomp__slot *slot)
-{
-    if (!slot->now.grad) return 0;
-    return (uintptr_t)slot->now.grad + slot->n * gcomp__dtype_bytes(slot->dtype);
 }
 
 /* Sinks entry i into the heap below it; the largest address is on top. */
@@ -25010,7 +24985,8 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
     for (size_t i = 1; i < count; i++) {
         /* neighbours in memory */
         const uint32_t a = t[i - 1].now.by_address, b = t[i].now.by_address;
-        if (gcomp__address_behind(t + a) <= gcomp__address(t, i)) continue;
+        const size_t bytes = t[a].n * gcomp__dtype_bytes(t[a].dtype);
+        if (!t[a].now.grad || gcomp__address(t, i - 1) + bytes <= gcomp__address(t, i)) continue;
         return gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
                                 "%t and %t: their gradients share memory", t[a < b ? a : b].name,
                                 t[a < b ? b : a].name);
@@ -25026,28 +25002,26 @@ static gcomp_result gcomp__need_apart(gcomp *gc)
 typedef struct gcomp__common_field {
     const char *name;
     const char *word; /* its value as a word; NULL: a number */
-    double value;     /* the value as a number; of 64 bits: `bits` */
-    uint64_t bits;    /* what the digest takes */
-    int is_whole;     /* 1: the number is `bits` */
+    uint64_t bits;    /* what the digest takes; the number, or with is_real those of a double */
+    int is_real;
 } gcomp__common_field;
 
-static gcomp__common_field gcomp__whole_field(const char *name, uint64_t bits)
+static gcomp__common_field gcomp__field(const char *name, const char *word, uint64_t bits)
 {
-    const gcomp__common_field f = {name, NULL, 0, bits, 1};
+    const gcomp__common_field f = {name, word, bits, 0};
     return f;
 }
 
 static gcomp__common_field gcomp__real_field(const char *name, double value)
 {
-    gcomp__common_field f = {name, NULL, value, 0, 0};
+    gcomp__common_field f = {name, NULL, 0, 1};
     memcpy(&f.bits, &value, sizeof f.bits);
     return f;
 }
 
-static gcomp__common_field gcomp__word_field(const char *name, const char *word, uint64_t bits)
+static gcomp__common_field gcomp__callback_field(const char *name, int there)
 {
-    const gcomp__common_field f = {name, word, 0, bits, 1};
-    return f;
+    return gcomp__field(name, there ? "set" : "NULL", (uint64_t)there);
 }
 
 enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
@@ -25058,34 +25032,29 @@ enum { GCOMP__OPTION_COUNT = 16 + GCOMP_PARAMS, GCOMP__TOLD_COUNT = 4 };
    another way with it, see gcomp__may_sum. */
 static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
 {
-    static const char *const callbacks[] = {"comm.allgatherv", "comm.allreduce_max",
-                                            "comm.alltoallv", "comm.start", "comm.allreduce"};
     const gcomp_desc *d = &gc->desc;
-    const int there[] = {d->comm.allgatherv != NULL, d->comm.allreduce_max != NULL,
-                         d->comm.alltoallv != NULL, d->comm.start != NULL,
-                         gcomp__may_sum(d)};
     const int rule = gc->schedule.rule;
-    switch (i) {
-    case 0: return gcomp__whole_field("GCOMP_VERSION", GCOMP_VERSION);
-    case 1: return gcomp__whole_field("desc.seed", d->seed);
-    case 2: return gcomp__whole_field("desc.no_error_feedback", (uint64_t)d->no_error_feedback);
-    case 3:
-        return gcomp__word_field("desc.residual", d->residual ? d->residual : "fp32",
-                                 gcomp__stored(d));
-    case 4: return gcomp__real_field("desc.decay", (double)d->decay);
-    case 5: return gcomp__whole_field("desc.no_checksum", (uint64_t)d->no_checksum);
-    case 6: return gcomp__whole_field("desc.check_every", d->check_every);
-    case 7: return gcomp__whole_field("desc.aggregate", (uint64_t)d->aggregate);
-    case 8: return gcomp__whole_field("desc.bucket_bytes", d->bucket_bytes);
-    case 9: return gcomp__whole_field("comm.allreduce_dtypes", d->comm.allreduce_dtypes);
-    case 10:
-        return gcomp__word_field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
-                                 (uint64_t)(rule + 1));
-    case 11: case 12: case 13: case 14: case 15:
-        return gcomp__word_field(callbacks[i - 11], there[i - 11] ? "set" : "NULL",
-                                 (uint64_t)there[i - 11]);
-    default: return gcomp__real_field("a parameter of desc.schedule", gc->schedule.param[i - 16]);
-    }
+    const gcomp__common_field fields[] = {
+        gcomp__field("GCOMP_VERSION", NULL, GCOMP_VERSION),
+        gcomp__field("desc.seed", NULL, d->seed),
+        gcomp__field("desc.no_error_feedback", NULL, (uint64_t)d->no_error_feedback),
+        gcomp__field("desc.residual", d->residual ? d->residual : "fp32", gcomp__stored(d)),
+        gcomp__real_field("desc.decay", (double)d->decay),
+        gcomp__field("desc.no_checksum", NULL, (uint64_t)d->no_checksum),
+        gcomp__field("desc.check_every", NULL, d->check_every),
+        gcomp__field("desc.aggregate", NULL, (uint64_t)d->aggregate),
+        gcomp__field("desc.bucket_bytes", NULL, d->bucket_bytes),
+        gcomp__field("comm.allreduce_dtypes", NULL, d->comm.allreduce_dtypes),
+        gcomp__field("desc.schedule", rule < 0 ? "NULL" : gcomp__rules[rule].name,
+                     (uint64_t)(rule + 1)),
+        gcomp__callback_field("comm.allgatherv", d->comm.allgatherv != NULL),
+        gcomp__callback_field("comm.allreduce_max", d->comm.allreduce_max != NULL),
+        gcomp__callback_field("comm.alltoallv", d->comm.alltoallv != NULL),
+        gcomp__callback_field("comm.start", d->comm.start != NULL),
+        gcomp__callback_field("comm.allreduce", gcomp__may_sum(d))};
+    const size_t count = sizeof fields / sizeof *fields;
+    return i < count ? fields[i] : gcomp__real_field("a parameter of desc.schedule",
+                                                     gc->schedule.param[i - count]);
 }
 
 /* The fields of gcomp_step that all workers share, as the digest takes them. */
@@ -25102,10 +25071,10 @@ static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
     static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
     uint64_t words[GCOMP__TOLD_COUNT];
-    double value;
     gcomp__told_words(gc, words);
-    memcpy(&value, words + i, sizeof value);
-    return i < 2 ? gcomp__whole_field(names[i], words[i]) : gcomp__real_field(names[i], value);
+    gcomp__common_field f = gcomp__field(names[i], NULL, words[i]);
+    f.is_real = i >= 2;
+    return f;
 }
 
 /* The digests of all but what a step is told. */
@@ -25389,10 +25358,12 @@ static size_t gcomp__items(const gcomp *gc)
 /* "desc.seed 5" */
 static void gcomp__say_field(gcomp__text *t, gcomp__common_field f)
 {
+    double value;
+    memcpy(&value, &f.bits, sizeof value);
     gcomp__say_with(t, "%s ", f.name);
     if (f.word) gcomp__say(t, f.word);
-    else if (f.is_whole) gcomp__say_number(t, f.bits);
-    else gcomp__say_decimal(t, f.value);
+    else if (f.is_real) gcomp__say_decimal(t, value);
+    else gcomp__say_number(t, f.bits);
 }
 
 /* The codecs of a tensor with bars between them, as in desc.codec: "int|int:bits=4". */
@@ -25400,17 +25371,9 @@ static void gcomp__say_list_of(gcomp__text *t, const gcomp__slot *slot)
 {
     char codec[256];
     for (size_t e = 0; e < slot->entry_count; e++) {
-        (void)gcomp_codec_format(slot->entries ? &slot->entries[e].codec : &slot->use.codec, codec,
-                                 sizeof codec);
+        (void)gcomp_codec_format(&gcomp__entry_at(slot, e)->codec, codec, sizeof codec);
         gcomp__say_with(t, e ? "|%s" : "%s", codec);
     }
-}
-
-/* The same with the entry of now. */
-static void gcomp__say_codecs(gcomp__text *t, const gcomp__slot *slot)
-{
-    gcomp__say_list_of(t, slot);
-    if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
 }
 
 /* Item i of this worker as a text. */
@@ -25429,12 +25392,13 @@ static void gcomp__say_item(const gcomp *gc, size_t i, gcomp__text *t)
         gcomp__say_kind(t, slot);
     } else if (field == GCOMP__CODECS_DIFFER) {
         gcomp__say_with(t, "%t with codec ", slot->name);
-        gcomp__say_codecs(t, slot);
+        gcomp__say_list_of(t, slot);
+        if (slot->entry_count > 1) gcomp__say_with(t, ", now entry %u", (uint64_t)slot->kept.entry);
     } else {
         gcomp__say_with(t, "%t %s", slot->name,
-                        !slot->now.grad             ? "skipped"
+                        !slot->now.grad ? "skipped"
                         : slot->now.odd ? "with a gradient, in an odd turn"
-                                              : "with a gradient");
+                                        : "with a gradient");
     }
 }
 
@@ -25605,14 +25569,14 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
        than was named */
     for (size_t i = 0; i < gc->count && !told && result == GCOMP_OK; i++) {
         const gcomp__slot *slot = gc->tensors + i;
-        const gcomp__entry *by = slot->use.flags & GCOMP__BY_EPOCHS ? &slot->use : NULL;
+        const gcomp__entry *by = slot->use.warms ? &slot->use : NULL;
         for (size_t e = slot->entries ? slot->entry_count : 0; e-- > 0;)
-            if (slot->entries[e].flags & GCOMP__BY_EPOCHS) by = slot->entries + e;
+            if (slot->entries[e].warms) by = slot->entries + e;
         if (by)
             result = gcomp__fail_with(
                 gc, GCOMP_INVALID_ARGUMENT,
-                "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set warmup=0",
-                slot->name, by->method->name);
+                "%t: codec %s warms up by epochs: pass gcomp_step.epoch, or set %s", slot->name,
+                by->method->name, by->warms);
         else if (slot->entry_count > 1 &&
                  (gc->schedule.rule == GCOMP__WARMUP || gc->schedule.rule == GCOMP__ACCORDION))
             result = gcomp__fail_with(gc, GCOMP_INVALID_ARGUMENT,
@@ -25633,9 +25597,10 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
     if (gcomp__may_encode(gc) && result != GCOMP_OK) gcomp__put_off(gc, result, gc->error);
     memset(sums, 0, sizeof sums);
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        /* methods that take turns have a float for it at the end of the shared state */
-        const int turns = (slot->use.flags & GCOMP__TURNS) != 0;
-        slot->now.odd = turns && slot->kept.state[gcomp__shared_floats(slot) - 1] != 0;
+        const gcomp__sums *summed = slot->use.method->sums;
+        slot->now.odd = summed->odd &&
+                        (summed->odd)(&slot->use.codec,
+                                      slot->kept.state + gcomp__shared_floats(slot));
         slot->now.ready = 0;
         slot->now.grad = NULL;
         slot->now.mean = NULL;
@@ -25678,7 +25643,7 @@ static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int r
 /* A tensor in this step, for the functions of its row: all that a method needs to know, and where
    it may write. encode and make read in, state, residual; commit writes y, residual, state. With
    desc.node gradients have become floats. y is the gradient, or floats that gcomp__commit_slot
-   rounds to it. With GCOMP__ONE_KEY random numbers are those of step 0 in all steps. */
+   rounds to it. */
 static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
 {
     gcomp__work work;
@@ -25687,7 +25652,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
     work.in = gcomp__source_in(gc, slot, slot->now.grad,
-                               slot->use.flags & GCOMP__ONE_KEY ? 0 : gc->step);
+                               slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -25704,16 +25669,13 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.state = slot->kept.state;
     work.local = gc->mem.local + slot->at.local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
-    work.y = (float *)slot->now.grad;
-    work.y_type = work.in.dtype;
+    work.y = gcomp__output_in(slot->now.grad, work.in.dtype);
     /* a sum of floats that the transport has made is not needed any more when the mean is made */
     float *const floats =
         m->flags & GCOMP__AS_FLOATS ? work.sums[0]
         : slot->use.floats ? (float *)(void *)gc->scratch.at : NULL;
-    if (floats && work.in.dtype != GCOMP_F32 && !slot->at.scattered) {
-        work.y = floats;
-        work.y_type = GCOMP_F32;
-    }
+    if (floats && work.y.halves && !slot->at.scattered)
+        work.y = gcomp__output_in(floats, GCOMP_F32);
     work.residual = gcomp__open_residual(gc, slot, gc->step);
     work.in.residual = work.residual;
     return work;
@@ -26333,7 +26295,8 @@ static void gcomp__make_means(gcomp *gc)
         const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
         if (!slot->now.grad || !slot->use.bound) continue;
         slot->now.mean = gc->mem.means + slot->at.mean;
-        gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, slot->now.mean, slot->n);
+        gcomp__sink sink = gcomp__sink_to(
+            GCOMP__COMMIT, gcomp__output_in(slot->now.mean, GCOMP_F32), slot->n);
         gcomp__open_gathered(gc, slot, &sink);
         (slot->use.method->payload->decode)(&call, &sink);
     }
@@ -26455,8 +26418,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     if (status == 0) return GCOMP_OK;
     /* the transport says that it failed: what it did with the buffers is not known */
     gcomp__text t = gcomp__sentence(gc);
-    gcomp__say(&t, gcomp__request_name(gc, id, kind));
-    gcomp__say(&t, " failed with status ");
+    gcomp__say_with(&t, "%s failed with status ", gcomp__request_name(gc, id, kind));
     gcomp__say_integer(&t, status);
     return gcomp__end_step(gc, GCOMP_CALLBACK_FAILED);
 }
@@ -26487,18 +26449,16 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp_
 
 /* What desc.measure and the digest of means take of elements from `begin` on of a mean. One in
    halves is looked at as floats, tile by tile. */
-GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, const gcomp__work *work, size_t begin, size_t n,
+GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, gcomp__output mean, size_t begin, size_t n,
                                          int check)
 {
     float tile[GCOMP__TILE];
-    const int halves = work->y_type != GCOMP_F32;
     size_t count;
     for (size_t i = begin; i < begin + n; i += count) {
-        const float *y = halves ? tile : work->y + i;
-        count = halves ? gcomp__min(GCOMP__TILE, begin + n - i) : n;
-        if (halves)
-            (gcomp__common(gc->set)->widen)(tile, (const uint8_t *)(const void *)work->y + 2 * i,
-                                            work->y_type, count);
+        const float *y = mean.halves ? tile : mean.floats + i;
+        count = mean.halves ? gcomp__min(GCOMP__TILE, begin + n - i) : n;
+        if (mean.halves)
+            (gcomp__common(gc->set)->widen)(tile, mean.halves + 2 * i, mean.dtype, count);
         if (gc->desc.measure) gc->y_squares += (gcomp__common(gc->set)->squares)(y, count);
         if (check) gc->mean_digest = gcomp__crc_floats(gc, gc->mean_digest, y, count);
     }
@@ -26524,7 +26484,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
     const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
     float *const made = slot->now.mean; /* the mean, if it is there already */
-    if (made) work.y = made, work.y_type = GCOMP_F32;
+    if (made) work.y = gcomp__output_in(made, GCOMP_F32);
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
     else if (slot->use.bound || slot->at.own_bytes) {
@@ -26536,18 +26496,18 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
                                       by_ranges ? gc->mem.own + slot->at.own
                                                 : gc->mem.send + slot->now.sent,
                                       slot->now.length, slot->n);
-        if (made || scattered) sink.y = NULL;
+        if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
         if (!slot->at.applied) sink.own = &own; /* else the residual keeps all of p at first */
         work.call.work = &work;
         (slot->use.method->payload->decode)(&work.call, &sink);
         if (scattered) gcomp__take_shard(gc, slot, &work);
-        else if (by_ranges) gcomp__apply_sums(gc, slot, work.y);
-        else if (slot->at.applied) gcomp__keep_largest(gc, slot, work.y);
+        else if (by_ranges) gcomp__apply_sums(gc, slot, work.y.floats);
+        else if (slot->at.applied) gcomp__keep_largest(gc, slot, work.y.floats);
         if (slot->at.applied && work.residual.floats) {
             if (by_ranges) gcomp__take_applied(gc, slot, &work);
-            else gcomp__sparse_take(&own, work.residual.floats, work.y);
+            else gcomp__sparse_take(&own, work.residual.floats, work.y.floats);
         }
     } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */
@@ -26557,15 +26517,14 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     }
     gcomp__close_residual(gc, slot, work.residual);
     /* where the mean is not in the caller's gradient yet */
-    if (work.y_type != dtype)
-        gcomp__convert(&work.call, slot->now.grad, work.y, dtype, slot->n, 0, 0);
+    if (work.y.dtype != dtype)
+        gcomp__convert(&work.call, slot->now.grad, work.y.floats, dtype, slot->n, 0, 0);
     else if (made) memcpy(slot->now.grad, made, 4 * slot->n);
     /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
        what is scattered: there is nothing to compare */
-    work.y = (float *)slot->now.grad;
-    work.y_type = dtype;
     if ((check && !scattered) || gc->desc.measure)
-        gcomp__look_at_mean(gc, &work, begin, n, check && !scattered);
+        gcomp__look_at_mean(gc, gcomp__output_in(slot->now.grad, dtype), begin, n,
+                            check && !scattered);
     const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
     gc->stats.bytes_in += bytes;
     gc->stats.bytes_ring += gcomp__network_bytes(GCOMP_ALLREDUCE, bytes, gc->world);
@@ -27255,15 +27214,6 @@ static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
     return t.length + 1;
 }
 
-/* Bytes of the records of all tensors. */
-static size_t gcomp__records_bytes(const gcomp *gc)
-{
-    size_t bytes = 0;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
-        bytes += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
-    return bytes;
-}
-
 /* How a tensor keeps its residual on this worker, as saves tell it. */
 static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 {
@@ -27286,15 +27236,10 @@ static size_t gcomp__lead_bytes(const gcomp *gc, uint32_t rank)
     return p.bytes;
 }
 
-/* Where the part behind the records begins, and where the floats behind that part begin. */
+/* Where the part behind the records begins. */
 static size_t gcomp__save_pace_at(const uint8_t *s)
 {
     return GCOMP__SAVE_HEADER + (size_t)gcomp__get64(s + GCOMP__SAVE_RECORDS);
-}
-
-static size_t gcomp__save_floats_at(const gcomp *gc, const uint8_t *s)
-{
-    return gcomp__save_pace_at(s) + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
 }
 
 /* Writes the record of a tensor; returns the place behind it. Not inlined: its frame is large. */
@@ -27329,12 +27274,14 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (!length) return gcomp__fail(gc, GCOMP_INVALID_ARGUMENT, "length is NULL");
     if (gc->desc.node.rank) return gcomp__fail(gc, GCOMP_WRONG_STATE, gcomp__no_saves);
-    const size_t records = gcomp__records_bytes(gc), pace = gc->schedule.rule < 0 ? 0
-                                                            : GCOMP__SAVE_PACE;
-    size_t bytes = GCOMP__SAVE_HEADER + records + pace +
-                   gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank) + 4;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++)
+    const size_t pace = gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE;
+    size_t records = 0, bytes = GCOMP__SAVE_HEADER + pace + 4 +
+                                gcomp__lead_bytes(gc, (uint32_t)gc->desc.comm.rank);
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        records += GCOMP__RECORD + slot->name_bytes + gcomp__codecs_of(slot, NULL);
         bytes += gcomp__saved_bytes(gcomp__keeps_now(slot), slot->n) + 4 * slot->state_room;
+    }
+    bytes += records;
     if (!save) return *length = bytes, GCOMP_OK;
     if (capacity < bytes)
         return gcomp__fail_with(gc, GCOMP_DST_TOO_SMALL, "a save takes %u bytes, and there are %u",
@@ -27527,7 +27474,8 @@ GCOMP__NOINLINE gcomp_result gcomp__find_tensors(gcomp *gc, size_t w, const uint
     char sentence[GCOMP__SENTENCE];
     const size_t count = gcomp__get32(s + GCOMP__SAVE_TENSORS), own = gc->count;
     const size_t pace_at = gcomp__save_pace_at(s);
-    size_t at = GCOMP__SAVE_HEADER, floats = gcomp__save_floats_at(gc, s);
+    size_t at = GCOMP__SAVE_HEADER;
+    size_t floats = pace_at + (gc->schedule.rule < 0 ? 0 : GCOMP__SAVE_PACE);
     gcomp__record r;
     *whole = count == own;
     for (size_t i = 0; i < own; i++) gc->tensors[i].found.record = 0;
@@ -28002,9 +27950,7 @@ GCOMP__NOINLINE void gcomp__scale_own(gcomp *gc, size_t world, size_t before)
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count && world != before;
          slot++) {
         const size_t alike = gcomp__shared_floats(slot);
-        /* a mean over senders is not divided by the world */
-        const int scales = gcomp__has_residual(slot) &&
-                           slot->use.method->payload->votes != GCOMP__MEAN_OF_SENDERS;
+        const int scales = gcomp__has_residual(slot) && !slot->use.method->payload->votes;
         for (size_t i = 0, count; scales && i < slot->n; i += count) {
             count = gcomp__min(GCOMP__TILE, slot->n - i);
             gcomp__unpack_part(gc, slot, part, i, i + count);
@@ -28032,7 +27978,7 @@ GCOMP__NOINLINE gcomp_result gcomp__suit_all(gcomp *gc, const gcomp_desc *d)
     }
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         for (size_t e = 0; e < slot->entry_count; e++) {
-            const gcomp_codec *codec = slot->entries ? &slot->entries[e].codec : &slot->use.codec;
+            const gcomp_codec *codec = &gcomp__entry_at(slot, e)->codec;
             gcomp_result result = gcomp__transport_suits(d, codec, rounds, &flags, &why);
             if (result != GCOMP_OK) return gcomp__fail_tensor(gc, result, slot->name, reason);
         }

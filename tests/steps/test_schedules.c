@@ -465,8 +465,8 @@ static void test_bad_schedules_and_lists_are_refused_with_a_reason(void)
         {"topk|topkk", "accordion", GCOMP_BAD_CODEC, "no method 'topkk'"},
         {"fp16|int|int|int|int|int|int|int|int", "bytes:target=100", GCOMP_BAD_CODEC, "more than 8"},
         {"topk|qsgd", "accordion", GCOMP_BAD_CODEC, "keeps a residual and another does not"},
-        {"none|dgc", "accordion", GCOMP_BAD_CODEC, "dgc keeps the momentum"},
-        {"topk|dgc", "accordion", GCOMP_BAD_CODEC, "dgc keeps the momentum"},
+        {"none|dgc", "accordion", GCOMP_BAD_CODEC, "a codec of the list keeps the momentum"},
+        {"topk|dgc", "accordion", GCOMP_BAD_CODEC, "a codec of the list keeps the momentum"},
         {"qsgd|qsgd:levels=1", "error:target=0.1", GCOMP_BAD_CODEC, "this list keeps none"},
     };
     char why[256];

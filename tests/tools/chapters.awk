@@ -3,6 +3,8 @@
 #   later NAME CHAPTER HOME        CHAPTER uses a private name which HOME, a later chapter, defines
 #   foreign NAME CHAPTER HOME      CHAPTER uses a private name of HOME, the chapter of a method that is not its own
 #   maker NAME CHAPTER             a macro that makes functions: ctags cannot name these, nor can a debugger step into them
+#   flag NAME CHAPTER              only the row of CHAPTER sets this flag, and a chapter from >>dispatch on asks for it
+#   row NAME CHAPTER               CHAPTER, which does not define the row, uses it by its name; or, behind the methods', names its method in a text
 #   comments COMMENTED LINES CODE  of the implementation: lines with a comment, lines that are not blank, lines with code
 # A chapter begins at a banner with a >>tag, at a comment that begins with >>tag (but not >>kernel), or at one with dashes and a
 # title. Names that macros paste together are not seen.
@@ -71,6 +73,27 @@ function use(name) {
     }
 }
 
+# Flags of rows: from the enum under the comment that says so. A row sets a flag, or a function of the row does for some parameters.
+function each_flag(text, sets,   name) {
+    while (match(text, /GCOMP__[A-Z0-9_]+/)) {
+        name = substr(text, RSTART, RLENGTH)
+        text = substr(text, RSTART + RLENGTH)
+        if (!(name in flag)) continue
+        if (sets && !((name, at) in owns)) { owns[name, at] = 1; owners[name]++; owner[name] = order[at] }
+        if (!sets && behind) asked[name] = 1
+    }
+}
+
+# Texts: names of methods that are words of other meanings too do not count.
+function each_text(text,   words, n, i) {
+    while (match(text, /"([^"\\]|\\.)*"/)) {
+        n = split(substr(text, RSTART, RLENGTH), words, /[^a-z0-9]+/)
+        text = substr(text, RSTART + RLENGTH)
+        for (i = 1; i <= n; i++)
+            if (words[i] in methods && words[i] !~ /^(none|fp16|bf16|int|sign|natural|vote|sketch|fetch)$/) print "row", "gcomp__row_" words[i], order[at]
+    }
+}
+
 FNR == 1 { inside = 0; implementation = 0; at = 0; banner = 0; open = 0; body = 0; depth = 0 }
 /^#ifdef GCOMP_IMPLEMENTATION/ || /^   >>platform/ { implementation = 1 }
 {
@@ -83,11 +106,18 @@ FNR == 1 { inside = 0; implementation = 0; at = 0; banner = 0; open = 0; body = 
     }
     if (!at) next
     text = strip($0)
+    if (behind && FNR != NR) each_text(text)
     gsub(/"([^"\\]|\\.)*"/, "", text)
     if (FNR != NR) {
         each_name(text, 2)
+        if (match(text, /gcomp__method gcomp__row_/)) inrow = 1
+        else if (match(text, /gcomp__row_[a-z0-9]+/)) print "row", substr(text, RSTART, RLENGTH), order[at]
+        if (order[at] == "dispatch") behind = 1
+        each_flag(text, inrow || text ~ /flags [|^]?= /)
+        if (text ~ /;/) inrow = 0
         next
     }
+    if (match(text, /gcomp__row_[a-z0-9]+ =/)) methods[substr(text, RSTART + 11, RLENGTH - 13)] = 1
     last = FNR
     if (implementation && $0 !~ /^[ ]*$/) {
         lines++
@@ -109,8 +139,11 @@ FNR == 1 { inside = 0; implementation = 0; at = 0; banner = 0; open = 0; body = 
     }
     if (text ~ /^#/) next
     if (text ~ /^enum/ || text ~ /^typedef enum/) inenum = 1
+    if ($0 ~ /The flags of a row/) inflags = 1
     if (inenum) {
         each_name(text, 1)
+        if (inflags && match(text, /GCOMP__[A-Z_]+ =/)) flag[substr(text, RSTART, RLENGTH - 2)] = 1
+        if (text ~ /}/) inflags = 0
         if (text ~ /}/) inenum = 0
         next
     }
@@ -130,6 +163,7 @@ FNR == 1 { inside = 0; implementation = 0; at = 0; banner = 0; open = 0; body = 
     } else if (text ~ /^}[ ]*(gcomp|GCOMP)__/) each_name(text, 1)
 }
 END {
+    for (name in flag) if (asked[name] && owners[name] < 2) print "flag", name, owner[name]
     for (i = 1; i <= chapters; i++) print "size", order[i], (i < chapters ? from[i + 1] : last + 1) - from[i]
     print "comments", with_comment, lines, code
 }

@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..17
+echo 1..18
 
 limit() { # what: its number in tests/tools/style_limits
     awk -v what="$1" '$1 == what { print $2 }' tests/tools/style_limits
@@ -34,7 +34,7 @@ report "gcomp.h has no function over 100 lines" $out/functions
 
 # Chapters: their length, the order of private names, and who uses those of a method. tests/tools/style_limits has exceptions.
 awk -f tests/tools/chapters.awk gcomp.h gcomp.h >$out/chapters
-beyond() { # later|foreign|maker: what is none of the exceptions
+beyond() { # later|foreign|flag|row|maker: what is none of the exceptions
     awk -v kind="$1" '$1 != kind { next } FNR == NR { known[$2] = 1; next } !known[$2]' tests/tools/style_limits $out/chapters
 }
 awk '$1 == "chapter" { most[$2] = $3 }
@@ -46,6 +46,10 @@ beyond later >$out/later
 report "no private name is used before its chapter" $out/later
 beyond foreign >$out/foreign
 report "no chapter uses the private names of another method" $out/foreign
+beyond flag >$out/flag
+beyond row >>$out/flag
+[ "$(awk '/The flags of a row/ { on = 1 } on && / = [0-9]/ { n++ } /^};/ { on = 0 } END { print n }' gcomp.h)" -gt 9 ] || echo "flags are not found" >>$out/flag
+report "no chapter behind the methods' asks for a flag that one method alone has, or for a row" $out/flag
 beyond maker >$out/maker
 report "no macro makes functions" $out/maker
 awk -v least="$(limit comments)" '$1 == "comments" && 100 * $2 < least * $3 {
