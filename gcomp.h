@@ -4473,6 +4473,14 @@ typedef struct gcomp__sliced {
     size_t size;     /* bits of the segment in that form */
 } gcomp__sliced;
 
+/* A segment while it is decoded: `count` levels in a form that is not packed. */
+typedef struct gcomp__coded {
+    unsigned head;       /* the form */
+    const uint8_t *bits; /* the stream of bits */
+    size_t at, limit;    /* bits that were read; bits there are, 8 for each byte */
+    size_t count;
+} gcomp__coded;
+
 /* The bits of x where mask is 1, side by side, for sets without an instruction (x86 has pext):
 
      x      a b c d e f g h
@@ -9674,18 +9682,20 @@ static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, 
     return bytes;
 }
 
-/* >>reading levels: a segment back to packed codes. Its bytes may be anything. `at` counts the bits
-   read, `limit` the bits there are. Loops stop when `at` passes `limit`, which it does by less than
-   the bits of a group; the bytes up to 256 behind the segment may be read for that. */
+/* >>reading levels: a gcomp__coded back to packed codes. Its bytes may be anything. Loops stop when
+   `at` passes `limit`, which it does by less than the bits of a group; the bytes up to 256 behind
+   the segment may be read for that. Functions keep `at` in a local variable, so that it stays in a
+   register. */
 
 /* Reads the gaps of the gaps form: map gets a bit for each level that is not 0. Gaps 1, 2, 2 and
-   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at `count`, the number of
-   levels. */
+   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at the number of levels. */
 #define gcomp__read_gaps GCOMP__F(read_gaps)
-GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limit, size_t count,
-                                     unsigned r, uint64_t *map)
+GCOMP__NOINLINE int gcomp__read_gaps(gcomp__coded *from, uint64_t *map)
 {
-    size_t at = *from, next = 0; /* next: the element behind the last one found */
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
+    const unsigned r = from->head & 15;
+    size_t at = from->at, next = 0; /* next: the element behind the last one found */
     memset(map, 0, (count + 63) / 64 * 8);
     for (;;) {
         uint64_t x = gcomp__bits_at(p, at);
@@ -9706,7 +9716,7 @@ GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limi
         map[next >> 6] |= (uint64_t)1 << (next & 63);
         next++;
     }
-    *from = at; /* behind the gaps stand the groups */
+    from->at = at; /* behind the gaps stand the groups */
     return next == count && at <= limit;
 }
 
@@ -9736,17 +9746,18 @@ GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t le
    map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
    above `levels`, or not 0 behind the last element, or the bits end too early. */
 #define gcomp__read_groups GCOMP__F(read_groups)
-GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, size_t *from,
-                                           size_t limit, size_t count, unsigned head,
+GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, gcomp__coded *from,
                                            const uint64_t *map, uint8_t *codes, unsigned bits,
                                            unsigned k)
 {
-    const unsigned depth = head >> 4 & 3;
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
+    const unsigned depth = from->head >> 4 & 3;
     const size_t levels = (size_t)form->levels, last = levels >> k;
     /* If levels + 1 is a multiple of 2^k, |q| >> k <= levels >> k makes |q| <= levels. Else |q|
        may be too large by its low bits: partial is all ones, and that is looked for. */
     const uint64_t partial = (levels + 1) & (((size_t)1 << k) - 1) ? ~(uint64_t)0 : 0;
-    size_t at = *from;
+    size_t at = from->at;
     uint64_t wrong = 0; /* any bit: no encoder writes this */
     for (size_t g = 0; 64 * g < count; g++, codes += 8 * bits) {
         const size_t left = gcomp__min(64, count - 64 * g);
@@ -9790,19 +9801,20 @@ GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, const uint8_
         /* 64 packed codes, of `bits` each */
         gu_unslice(codes, w, bits);
     }
-    *from = at;
+    from->at = at;
     return !wrong;
 }
 
 /* Reads the omega form into packed codes. Returns 0 if a level is too large, or if the gaps do
    not end behind the last element. */
 #define gcomp__read_elias GCOMP__F(read_elias)
-static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit,
-                             size_t count, uint8_t *codes)
+static int gcomp__read_elias(const gcomp__form *form, gcomp__coded *from, uint8_t *codes)
 {
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
     const unsigned bits = form->code16 / 2;
     const uint32_t levels = (uint32_t)form->levels;
-    size_t at = *from, next = 0; /* elements are numbered from 1 */
+    size_t at = from->at, next = 0; /* elements are numbered from 1 */
     memset(codes, 0, (count + 63) / 64 * 8 * bits);
     for (;;) {
         uint64_t w = gcomp__high_bits_at(p, at);
@@ -9822,7 +9834,7 @@ static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *
             to[0] = (uint8_t)(to[0] | (code & ((1u << bits) - 1)) << ((next - 1) * bits & 7));
         }
     }
-    *from = at;
+    from->at = at;
     return next == count + 1;
 }
 
@@ -9855,22 +9867,17 @@ GCOMP__HEAVY_LEVELS gcomp_result gcomp__look_at_codes(const gcomp__form *form, c
 
 /* gcomp__read_groups with the width, and narrow K, as constants. K = 0 where there are gaps. */
 #define gcomp__read_any GCOMP__F(read_any)
-GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, size_t *at,
-                                    size_t limit, size_t count, unsigned head, const uint64_t *map,
-                                    uint8_t *codes)
+GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
+                                    const uint64_t *map, uint8_t *codes)
 {
-    const unsigned k = map ? 0 : head & 15;
-    if (form->code16 == 4)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 2, 0);
-    if (form->code16 == 8 && k == 0)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 0);
-    if (form->code16 == 8 && k == 1)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 1);
-    if (form->code16 == 8)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 2);
+    const unsigned k = map ? 0 : from->head & 15;
+    if (form->code16 == 4) return gcomp__read_groups(form, from, map, codes, 2, 0);
+    if (form->code16 == 8 && k == 0) return gcomp__read_groups(form, from, map, codes, 4, 0);
+    if (form->code16 == 8 && k == 1) return gcomp__read_groups(form, from, map, codes, 4, 1);
+    if (form->code16 == 8) return gcomp__read_groups(form, from, map, codes, 4, 2);
     if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 8, k);
-    return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 16, k);
+        return gcomp__read_groups(form, from, map, codes, 8, k);
+    return gcomp__read_groups(form, from, map, codes, 16, k);
 }
 
 /* gcomp__look_at_codes with the width as a constant. codes: with zeros behind up to whole
@@ -9886,45 +9893,40 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const u
     return gcomp__look_at_codes(form, codes, count, 16);
 }
 
-/* Reads the bits of a segment, p[0 .. bytes - 1], into packed codes. 256 bytes behind them can
-   be read, too. They must end within the last byte, and fill it with zeros. */
+/* Reads the bits of a segment into packed codes. 256 bytes behind them can be read, too. They must
+   end within the last byte, and fill it with zeros. */
 #define gcomp__read_coded GCOMP__F(read_coded)
-GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, unsigned head,
-                                               const uint8_t *p, size_t bytes, size_t count,
+GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, gcomp__coded *from,
                                                uint8_t *codes)
 {
     uint64_t map[16 * GCOMP__SEGMENT / 4 / 64]; /* a bit a level, at most 8192 */
-    size_t at = 0;
     /* 0: no encoder writes this */
     int good;
-    if (head == GCOMP__BY_ELIAS) {
-        good = gcomp__read_elias(form, p, &at, 8 * bytes, count, codes);
-    } else if (head & GCOMP__BY_TREE) {
-        good = gcomp__read_any(form, p, &at, 8 * bytes, count, head, NULL, codes);
-    } else {
-        good = gcomp__read_gaps(p, &at, 8 * bytes, count, head & 15, map) &&
-               gcomp__read_any(form, p, &at, 8 * bytes, count, head, map, codes);
-    }
+    if (from->head == GCOMP__BY_ELIAS) good = gcomp__read_elias(form, from, codes);
+    else if (from->head & GCOMP__BY_TREE) good = gcomp__read_any(form, from, NULL, codes);
+    else good = gcomp__read_gaps(from, map) && gcomp__read_any(form, from, map, codes);
     /* the stream must end in its last byte: not behind it, not before it, and zeros follow */
-    if (!good || at > 8 * bytes) return GCOMP_CORRUPT;
-    if ((at + 7) / 8 != bytes) return GCOMP_TRAILING_BYTES;
+    if (!good || from->at > from->limit) return GCOMP_CORRUPT;
+    if (from->limit - from->at >= 8) return GCOMP_TRAILING_BYTES;
     /* bits that are left: the low ones of the byte where bit 7 comes first, else the high ones */
-    if (at & 7 && (head == GCOMP__BY_ELIAS ? p[bytes - 1] & 0xffu >> (at & 7)
-                                           : (unsigned)p[bytes - 1] >> (at & 7)))
-        return GCOMP_RESERVED_BITS;
-    return GCOMP_OK;
+    const unsigned used = from->at & 7, last = used ? from->bits[from->at / 8] : 0;
+    return (from->head == GCOMP__BY_ELIAS ? last & 0xffu >> used : last >> used)
+               ? GCOMP_RESERVED_BITS
+               : GCOMP_OK;
 }
 
 /* The same where fewer than 256 bytes follow: from a copy with zeros behind. */
 #define gcomp__read_last GCOMP__F(read_last)
-GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned head,
-                                              const uint8_t *p, size_t bytes, size_t count,
+GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, const gcomp__coded *from,
                                               uint8_t *codes)
 {
     uint8_t copy[GCOMP__SEGMENT + 256];
-    memcpy(copy, p, bytes);
-    memset(copy + bytes, 0, 256); /* what is read too far is zeros, and refused by its place */
-    return gcomp__read_coded(form, head, copy, bytes, count, codes);
+    gcomp__coded padded = *from;
+    memcpy(copy, from->bits, from->limit / 8);
+    /* what is read too far is zeros, and refused by its place */
+    memset(copy + from->limit / 8, 0, 256);
+    padded.bits = copy;
+    return gcomp__read_coded(form, &padded, codes);
 }
 
 /* Kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
@@ -9937,9 +9939,10 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
 {
     const size_t packed = gcomp__packed_bytes(form, count), left = (size_t)(end - *at);
     const uint8_t *p = *at;
+    gcomp__coded from;
     if (!left) return GCOMP_TRUNCATED;
-    unsigned head = p[0];
-    if (head == GCOMP__BY_PACKED) {
+    from.head = p[0];
+    if (from.head == GCOMP__BY_PACKED) {
         if (left <= packed) return GCOMP_TRUNCATED;
         /* packed codes as they are; their last byte is padded by zeros up to whole groups */
         *at = p + 1 + packed;
@@ -9948,15 +9951,19 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
         return gcomp__look_at_any(form, codes, count);
     }
     /* a form that the codec allows, and the length that follows it */
-    if (!gcomp__may_code(form, head)) return GCOMP_CORRUPT;
+    if (!gcomp__may_code(form, from.head)) return GCOMP_CORRUPT;
     if (left < 3) return GCOMP_TRUNCATED;
     size_t bytes = gcomp__get16(p + 1);
     if (3 + bytes > packed) return GCOMP_CORRUPT; /* an encoder would have left it packed */
     if (bytes > left - 3) return GCOMP_TRUNCATED;
     *at = p + 3 + bytes;
+    from.bits = p + 3;
+    from.at = 0;
+    from.limit = 8 * bytes;
+    from.count = count;
     /* groups are read by words, which may reach behind the segment */
-    if (left < 3 + bytes + 256) return gcomp__read_last(form, head, p + 3, bytes, count, codes);
-    return gcomp__read_coded(form, head, p + 3, bytes, count, codes);
+    if (left < 3 + bytes + 256) return gcomp__read_last(form, &from, codes);
+    return gcomp__read_coded(form, &from, codes);
 }
 
 /* >>decoding levels: coded levels as floats, to where a sink wants them. A segment is unpacked into
@@ -13791,6 +13798,7 @@ static const float gcomp__eden_centroids[4][8] = {{1, 0, 0, 0, 0, 0, 0, 0},
 
 /* How one piece is coded. */
 typedef struct gcomp__eden_levels {
+    int bits;          /* of a code */
     float inverse;     /* of the cubic: unit / norm of the piece; y = x * inverse */
     float slope, top;  /* of the cubic; |y| <= top, where the largest code is reached */
     int32_t border;    /* 2 bits: the bits of the border, times the norm */
@@ -13799,8 +13807,9 @@ typedef struct gcomp__eden_levels {
 
 /* The levels for a piece whose rotated elements have the mean square norm^2; centroids are
    multiplied by `times`, a power of two. Decoding uses the table alone. */
-static void gcomp__eden_fit(gcomp__eden_levels *l, unsigned bits, double norm, float times)
+static void gcomp__eden_fit(gcomp__eden_levels *l, int bits, double norm, float times)
 {
+    l->bits = bits;
     l->inverse = (float)((bits == 4 ? -0.5308287 : -0.4598167) / norm);
     l->slope = bits == 4 ? -7.1207364f : -4.3787316f;
     l->top = bits == 4 ? 1.5406423f : 1.2081296f;
@@ -13895,8 +13904,10 @@ GCOMP__HEAVY void gcomp__eden_unpack(float *x, const uint8_t *code, size_t size,
    will go. */
 #define gcomp__eden_fill GCOMP__F(eden_fill)
 static void gcomp__eden_fill(float *x, const uint8_t *code, size_t size, size_t step, size_t part,
-                             int bits, const int32_t *table, gcomp__ahead *place)
+                             const gcomp__eden_levels *l, gcomp__ahead *place)
 {
+    const int bits = l->bits;
+    const int32_t *table = l->table;
     const size_t code16 = 2 * (size_t)bits, all = step == size ? size : 0; /* all: or no element */
     if (bits == 1) gcomp__eden_unpack(x, code, all, 1, table, place);
     else if (bits == 2) gcomp__eden_unpack(x, code, all, 2, table, place);
@@ -13946,6 +13957,14 @@ typedef struct gcomp__eden_job {
     size_t room;             /* floats of the workspace of a lane; 0: there is none */
     uint8_t bad[GCOMP__EDEN_LANES]; /* this lane has met a number that is not finite */
 } gcomp__eden_job;
+
+/* Where decoded elements go. */
+typedef struct gcomp__eden_target {
+    float *y;        /* stored there, or added with the weight, as `ending` says; or NULL */
+    float *residual; /* subtracted from it; or NULL */
+    int ending;
+    float weight;
+} gcomp__eden_target;
 
 typedef struct gcomp__eden_kernels {
     int (*encode)(const gcomp__eden_job *job, float *work, size_t chunk); /* 1: not finite */
@@ -14115,7 +14134,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
         stretch = (double)m * (m > 16 ? 1 + (double)GCOMP__LEAN * (double)GCOMP__LEAN : 1);
     }
     gcomp__rotate(x, size, &next); /* x = T p * lift */
-    gcomp__eden_fit(&levels, (unsigned)bits, gcomp__sqrt(squares * stretch) * lift, 1);
+    gcomp__eden_fit(&levels, bits, gcomp__sqrt(squares * stretch) * lift, 1);
     if (bits == 1) dot = gcomp__eden_codes(code, x, size, 1, &levels, &next);
     else if (bits == 2) dot = gcomp__eden_codes(code, x, size, 2, &levels, &next);
     else if (bits == 3) dot = gcomp__eden_codes(code, x, size, 3, &levels, &next);
@@ -14210,25 +14229,25 @@ static gcomp_result gcomp__eden_check(const gcomp__view *view)
      codes ->  H c  ->  T'c (twice: mix back)  ->  s T'c  ->  y or residual
                eden_fill                           hadamard_give */
 #if GCOMP__EACH_WIDE(EDEN)
-/* Elements begin .. end - 1 of a payload: stored in y or added to y with a weight, as `ending`
-   says; and taken from the residual. y or residual may be NULL. Whole pieces are decoded, or as
-   much of them as there is room for in `work`. */
+/* Elements begin .. end - 1 of a payload. Whole pieces are decoded, or as much of them as there is
+   room for in `work`. */
 #define gcomp__eden_put GCOMP__F(eden_put)
 static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, float *work,
-                            size_t room, float *y, int ending, float weight, float *residual)
+                            size_t room, const gcomp__eden_target *to)
 {
     const int bits = (int)view->form.code16 / 2;
+    float *y = to->y, *residual = to->residual;
     const uint64_t words = gcomp__get64(view->body);
     const uint8_t *scale = view->scales + begin / view->form.block * 4;
     gcomp__eden_levels levels;
     size_t size;
     for (size_t i = begin; i < end; i += size, scale += 4) {
         size_t step = size = gcomp__eden_piece(view->n, view->form.block, i);
-        const int in_place = ending == GCOMP__STORE && i + size <= end; /* in y itself */
+        const int in_place = to->ending == GCOMP__STORE && i + size <= end; /* in y itself */
         const uint32_t word = gcomp__get32(scale);
         const uint8_t *code = view->codes + i / 16 * view->form.code16;
         if (!in_place && step > room) step = room;
-        gcomp__eden_fit(&levels, (unsigned)bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
+        gcomp__eden_fit(&levels, bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
         for (size_t at = 0; at < size && i + at < end; at += step) {
             const size_t count = gcomp__min(step, end - i - at);
             float *x = in_place ? y + i : work; /* the part is made here */
@@ -14237,12 +14256,12 @@ static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, f
             place.b = y && residual ? residual + i + at : NULL;
             place.step = 64;
             place.left = count / 16;
-            gcomp__eden_fill(x, code, size, step, at / step, bits, levels.table, &place);
+            gcomp__eden_fill(x, code, size, step, at / step, &levels, &place);
             if (word & 1) gcomp__mix(x, i + at, count, gcomp__min(size, GCOMP__GROUP), words, 1);
             gcomp__hadamard_give(x, i + at, count, words, gcomp__float(word & 0x7fffffffu));
             if (residual) gcomp__add_scaled(residual + i + at, x, -1, count, 0);
-            if (y && ending != GCOMP__STORE)
-                gcomp__add_scaled(y + i + at, x, weight, count, ending == GCOMP__FRESH);
+            if (y && to->ending != GCOMP__STORE)
+                gcomp__add_scaled(y + i + at, x, to->weight, count, to->ending == GCOMP__FRESH);
             else if (y && !in_place) memcpy(y + i + at, x, 4 * count);
         }
     }
@@ -14258,20 +14277,25 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     const size_t room = job->room ? job->room : (size_t)GCOMP__TILE;
     float tile[GCOMP__TILE];
     float *residual = gcomp__keeps_rest(sink) ? sink->in.residual.floats : NULL;
+    gcomp__eden_target to;
     size_t stop;
     if (!job->room) work = tile;
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
         if (residual) gcomp__update_residual(&job->in, i, stop - i, NULL);
+        to.residual = residual;
+        to.y = NULL;
+        to.ending = GCOMP__ADD;
+        to.weight = sink->weight;
         if (residual && sink->own && (!sink->y || sink->own_at >= sink->count))
-            gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
+            gcomp__eden_put(sink->own, i, stop, work, room, &to);
+        to.y = sink->y;
         for (size_t w = 0; sink->y && w < sink->count; w++) {
-            const int fresh = sink->fresh && w == 0;
-            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y,
-                            sink->ending == GCOMP__STORE ? GCOMP__STORE
-                            : fresh                      ? GCOMP__FRESH
-                                                         : GCOMP__ADD,
-                            sink->weight, sink->own && w == sink->own_at ? residual : NULL);
+            to.residual = sink->own && w == sink->own_at ? residual : NULL;
+            to.ending = sink->ending == GCOMP__STORE ? GCOMP__STORE
+                        : sink->fresh && w == 0      ? GCOMP__FRESH
+                                                     : GCOMP__ADD;
+            gcomp__eden_put(sink->views + w, i, stop, work, room, &to);
         }
     }
 }
@@ -18345,6 +18369,7 @@ typedef struct gcomp__matrix {
 typedef struct gcomp__strip {
     const float *g, *e;
     size_t stride;
+    size_t ahead; /* what is prefetched lies so many floats behind; 0: nothing is */
 } gcomp__strip;
 
 /* Places of P and Q, in the orders that the kernels want. */
@@ -18370,7 +18395,7 @@ typedef struct gcomp__gemm_kernels {
 #endif
 
 #if GCOMP__EACH(POWERSGD)
-/* The rows of M from (i, j) on, as they lie in memory. */
+/* The rows of M from (i, j) on, as they lie in memory; nothing is prefetched. */
 #define gcomp__strip_at GCOMP__F(strip_at)
 GCOMP__INLINE gcomp__strip gcomp__strip_at(const gcomp__matrix *m, size_t i, size_t j)
 {
@@ -18379,27 +18404,18 @@ GCOMP__INLINE gcomp__strip gcomp__strip_at(const gcomp__matrix *m, size_t i, siz
     x.g = (const float *)m->in->grad + at;
     x.e = gcomp__residual_at(m->in->residual, at).floats;
     x.stride = m->cols;
+    x.ahead = 0;
     return x;
 }
 
-/* The strip that lies `distance` elements behind x; none if distance is 0. */
-#define gcomp__strip_behind GCOMP__F(strip_behind)
-GCOMP__INLINE gcomp__strip gcomp__strip_behind(const gcomp__strip *x, size_t distance)
-{
-    gcomp__strip next = *x;
-    next.g = distance ? x->g + distance : NULL;
-    next.e = distance && x->e ? x->e + distance : NULL;
-    return next;
-}
-
-/* What `project` reads after `count` columns at j of x: the next ones, up to column `stop`, or the
-   first ones, from column k on, of as many rows below, if there are `more`. */
+/* How far away is what `project` reads after `count` columns at j of x: the next ones, up to column
+   `stop`, or the first ones, from column k on, of as many rows below, if there are `more`. */
 #define gcomp__strip_next GCOMP__F(strip_next)
-GCOMP__INLINE gcomp__strip gcomp__strip_next(const gcomp__strip *x, size_t rows, int more, size_t k,
-                                             size_t j, size_t count, size_t stop)
+GCOMP__INLINE size_t gcomp__strip_next(const gcomp__strip *x, size_t rows, int more, size_t k,
+                                       size_t j, size_t count, size_t stop)
 {
-    if (j + 2 * count <= stop) return gcomp__strip_behind(x, count);
-    return gcomp__strip_behind(x, more ? rows * x->stride - (j - k) : 0);
+    if (j + 2 * count <= stop) return count;
+    return more ? rows * x->stride - (j - k) : 0;
 }
 
 /* 16 elements of M, `at` elements behind the strip's first one. */
@@ -18409,15 +18425,16 @@ GCOMP__INLINE gv gcomp__strip_load(const gcomp__strip *x, size_t at)
     return x->e ? gv_add(gv_load(x->g + at), gv_load(x->e + at)) : gv_load(x->g + at);
 }
 
-/* Prefetches a line of the cache from each row of the strip that comes next. */
+/* Prefetches a line of the cache from each row of what comes next. */
 #define gcomp__strip_prefetch GCOMP__F(strip_prefetch)
-GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *next, size_t at, int rows)
+GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *x, size_t at, int rows)
 {
-    if (!next->g) return;
+    if (!x->ahead) return;
+    at += x->ahead;
     GCOMP__UNROLL
-    for (int r = 0; r < rows; r++) {
-        GCOMP__PREFETCH_NEAR(next->g + at + (size_t)r * next->stride);
-        if (next->e) GCOMP__PREFETCH_NEAR(next->e + at + (size_t)r * next->stride);
+    for (int r = 0; r < rows; r++, at += x->stride) {
+        GCOMP__PREFETCH_NEAR(x->g + at);
+        if (x->e) GCOMP__PREFETCH_NEAR(x->e + at);
     }
 }
 
@@ -18435,6 +18452,7 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
     x.g = tile;
     x.e = NULL;
     x.stride = (count + 15) / 16 * 16;
+    x.ahead = 0;
     for (size_t r = 0; r < rows; r++, tile += x.stride) {
         const size_t at = m->at + (i + r) * m->cols + j;
         size_t l = 0;
@@ -18472,12 +18490,12 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
      sum[r * rank + c], lane l   is the sum over j = l, l + 16, l + 32, ... of M[r][j] * Q[j][c]
 
    rows and rank are constants with rows * rank <= 4, so that all sums stay in registers. For that
-   the loops over the array of sums must be unrolled (gcc from 8, clang). `next` is prefetched. */
+   the loops over the array of sums must be unrolled (gcc from 8, clang). */
 #define gcomp__project_by_columns GCOMP__F(project_by_columns)
 GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t count, const float *q,
-                                            float *p, const gcomp__strip *next, int rows, int rank)
+                                            float *p, int rows, int rank)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     gv sum[4]; /* rows x rank */
     GCOMP__UNROLL
     for (int k = 0; k < rows * rank; k++) sum[k] = gv_splat(0);
@@ -18489,7 +18507,7 @@ GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t cou
             for (int c = 0; c < rank; c++)
                 sum[r * rank + c] = gv_fma(v, gv_load(q + 16 * c), sum[r * rank + c]);
         }
-        gcomp__strip_prefetch(&ahead, j, rows);
+        gcomp__strip_prefetch(&x, j, rows);
     }
     GCOMP__UNROLL
     for (int k = 0; k < rows * rank; k++) { /* the rows of P are `rank` floats apart, as sums are */
@@ -18510,15 +18528,14 @@ GCOMP__INLINE size_t gcomp__project_rows(size_t rank, size_t left)
 /* Calls the copy of the kernel that is made for this rank and number of rows. */
 #define gcomp__project_low_rank GCOMP__F(project_low_rank)
 GCOMP__NOINLINE void gcomp__project_low_rank(const gcomp__strip *x, size_t count, const float *q,
-                                             float *p, const gcomp__strip *next, size_t rows,
-                                             size_t rank)
+                                             float *p, size_t rows, size_t rank)
 {
-    if (rank == 4) gcomp__project_by_columns(x, count, q, p, next, 1, 4);
-    else if (rank == 3) gcomp__project_by_columns(x, count, q, p, next, 1, 3);
-    else if (rank == 2 && rows == 2) gcomp__project_by_columns(x, count, q, p, next, 2, 2);
-    else if (rank == 2) gcomp__project_by_columns(x, count, q, p, next, 1, 2);
-    else if (rows == 4) gcomp__project_by_columns(x, count, q, p, next, 4, 1);
-    else gcomp__project_by_columns(x, count, q, p, next, 1, 1);
+    if (rank == 4) gcomp__project_by_columns(x, count, q, p, 1, 4);
+    else if (rank == 3) gcomp__project_by_columns(x, count, q, p, 1, 3);
+    else if (rank == 2 && rows == 2) gcomp__project_by_columns(x, count, q, p, 2, 2);
+    else if (rank == 2) gcomp__project_by_columns(x, count, q, p, 1, 2);
+    else if (rows == 4) gcomp__project_by_columns(x, count, q, p, 4, 1);
+    else gcomp__project_by_columns(x, count, q, p, 1, 1);
 }
 
 /* The columns of the next block of a sum, of `left` columns: 512, or all that are left if these are
@@ -18546,21 +18563,20 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
     const size_t direct = gcomp__general(m->in) ? 0 : lines; /* columns that need no copy */
     /* columns of a span: 8192, 2048 and 1024 for ranks 1, 2, and 3 or 4 */
     const size_t span = GCOMP__SUM_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16);
-    const gcomp__strip none = {NULL, NULL, 0};
     float tile[3 * GCOMP__SUM_BLOCK / 2]; /* one row of the longest block, copied */
     size_t j = 0, count, rows;
     for (size_t k = 0; k < direct; k = j)
         for (size_t i = row; i < end; i += rows) {
             rows = gcomp__project_rows(rank, end - i);
             for (j = k; j < gcomp__min(direct, k + span); j += count) {
-                const gcomp__strip x = gcomp__strip_at(m, i, j);
+                gcomp__strip x = gcomp__strip_at(m, i, j);
                 const int more = m->uncached && i + 2 * rows <= end; /* a strip below this one */
-                gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
                 count = gcomp__sum_block(direct - j);
+                x.ahead = more ? rows * m->cols : 0;
                 if (rank <= 2 && m->uncached)
-                    next = gcomp__strip_next(&x, rows, more, k, j, count,
-                                             gcomp__min(direct, k + span));
-                gcomp__project_low_rank(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
+                    x.ahead = gcomp__strip_next(&x, rows, more, k, j, count,
+                                                gcomp__min(direct, k + span));
+                gcomp__project_low_rank(&x, count, q + j * rank, p + i * rank, rows, rank);
             }
         }
     for (j = direct; j < m->cols; j += count) { /* copied, cut as above; the tail by itself */
@@ -18568,7 +18584,7 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
         for (size_t i = row; i < end; i++) {
             const size_t ahead = m->uncached && i + 2 <= end ? m->cols : 0; /* the next row */
             const gcomp__strip x = gcomp__strip_copy(m, i, 1, j, count, ahead, tile);
-            gcomp__project_low_rank(&x, x.stride, q + j * rank, p + i * rank, &none, 1, rank);
+            gcomp__project_low_rank(&x, x.stride, q + j * rank, p + i * rank, 1, rank);
         }
     }
 }
@@ -18595,10 +18611,9 @@ GCOMP__INLINE void gcomp__copy_columns(const gcomp__strip *x, size_t j, int rows
    columns are copied before these are multiplied, so that no product waits for the addition. */
 #define gcomp__project_by_ranks GCOMP__F(project_by_ranks)
 GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count, const float *q,
-                                          float *p, size_t pitch, const gcomp__strip *next,
-                                          int rows, int half)
+                                          float *p, size_t pitch, int rows, int half)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     const int all = half ? 2 * rows : rows;  /* rows of M; `rows` counts vectors of sums */
     const size_t s = x.e ? 16 : x.stride;    /* floats from row to row where M is read */
     float copies[2 * 2 * GCOMP__STRIP * 16];
@@ -18610,7 +18625,7 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
         const float *m = x.e ? copies + j % 32 * 2 * GCOMP__STRIP : x.g + j;
         const float *end = m + gcomp__min(16, count - j);
         if (x.e && j + 16 < count) gcomp__copy_columns(&x, j + 16, all, copies);
-        gcomp__strip_prefetch(&ahead, j, all);
+        gcomp__strip_prefetch(&x, j, all);
         for (; m < end; m++, q += half ? 8 : 16) { /* column by column of M */
             const gv t = half ? gv_twice(q) : gv_load(q); /* row j of Q */
             GCOMP__UNROLL
@@ -18628,13 +18643,12 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
    sums, which is 1 or all of a strip (4 of two rows each, or 6). */
 #define gcomp__project_high_rank GCOMP__F(project_high_rank)
 GCOMP__NOINLINE void gcomp__project_high_rank(const gcomp__strip *x, size_t count, const float *q,
-                                              float *p, size_t pitch, const gcomp__strip *next,
-                                              size_t rows, int half)
+                                              float *p, size_t pitch, size_t rows, int half)
 {
-    if (half && rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, next, 4, 1);
-    else if (half) gcomp__project_by_ranks(x, count, q, p, pitch, next, 1, 1);
-    else if (rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, next, GCOMP__STRIP, 0);
-    else gcomp__project_by_ranks(x, count, q, p, pitch, next, 1, 0);
+    if (half && rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, 4, 1);
+    else if (half) gcomp__project_by_ranks(x, count, q, p, pitch, 1, 1);
+    else if (rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, GCOMP__STRIP, 0);
+    else gcomp__project_by_ranks(x, count, q, p, pitch, 1, 0);
 }
 
 /* More than 4 ranks:
@@ -18663,17 +18677,16 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
             const size_t vectors = end - i >= tall * pairs ? tall : 1;
             rows = gcomp__min(end - i, vectors * pairs);
             for (size_t j = k; j < stop; j += count) {
-                gcomp__strip x = gcomp__strip_at(m, i, j), next = gcomp__strip_behind(&x, 0);
+                gcomp__strip x = gcomp__strip_at(m, i, j);
                 count = gcomp__min(general ? width : 512, stop - j);
                 if (!general && count > 15) count = count / 16 * 16;
                 /* fewer than 16 columns are left at the end only; a vector would read past them */
                 if (general || count < 16) x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                else next = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
+                else x.ahead = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
                 if (rows == 1) x.stride = 0; /* half: both halves of a vector hold this row */
                 for (size_t c = 0; c < m->pitch; c += 16) /* slab by slab */
                     gcomp__project_high_rank(&x, count, q + c * m->cols + slab * j,
-                                             p + i * m->pitch + c, pairs * m->pitch, &next,
-                                             vectors, half);
+                                             p + i * m->pitch + c, pairs * m->pitch, vectors, half);
             }
         }
 }
@@ -18709,10 +18722,9 @@ static void gcomp__project(const gcomp__matrix *m, size_t row, size_t end, const
    of a sum is that of the rows of M, in whatever strips they come. */
 #define gcomp__back_strip GCOMP__F(back_strip)
 GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, const float *p,
-                                    const gcomp__matrix *m, float *q, const gcomp__strip *next,
-                                    int rows, int one)
+                                    const gcomp__matrix *m, float *q, int rows, int one)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     const size_t rank = one ? 1 : m->rank, pitch = one ? 1 : m->pitch;
     gv f[GCOMP__STRIP], v[GCOMP__STRIP]; /* P[r][0] in all lanes; M[r][j .. j + 15] */
     GCOMP__UNROLL
@@ -18720,7 +18732,7 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
     for (size_t j = 0; j < count; j += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) v[r] = gcomp__strip_load(&x, (size_t)r * x.stride + j);
-        gcomp__strip_prefetch(&ahead, j, rows);
+        gcomp__strip_prefetch(&x, j, rows);
         for (size_t c = 0; c < rank; c++, q += 16) { /* a panel of Q a turn of j */
             gv t = gv_load(q);                       /* Q[j .. j + 15][c] */
             GCOMP__UNROLL
@@ -18734,13 +18746,12 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
 /* Calls the copy of the kernel that is made for this rank and number of rows, 6 or 1. */
 #define gcomp__back_rows GCOMP__F(back_rows)
 GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const float *p,
-                                      const gcomp__matrix *m, float *q, const gcomp__strip *next,
-                                      size_t rows)
+                                      const gcomp__matrix *m, float *q, size_t rows)
 {
     if (m->rank == 1 && rows == GCOMP__STRIP)
-        gcomp__back_strip(x, count, p, m, q, next, GCOMP__STRIP, 1);
-    else if (rows == GCOMP__STRIP) gcomp__back_strip(x, count, p, m, q, next, GCOMP__STRIP, 0);
-    else gcomp__back_strip(x, count, p, m, q, next, 1, 0);
+        gcomp__back_strip(x, count, p, m, q, GCOMP__STRIP, 1);
+    else if (rows == GCOMP__STRIP) gcomp__back_strip(x, count, p, m, q, GCOMP__STRIP, 0);
+    else gcomp__back_strip(x, count, p, m, q, 1, 0);
 }
 
 /* Rows col .. end - 1 of Q = M^T P, from the same columns of M; col is a multiple of 16. Q in
@@ -18750,7 +18761,6 @@ GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const
 static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
 {
     const size_t direct = gcomp__general(m->in) ? 0 : (end - col) / 16 * 16; /* without a copy */
-    const gcomp__strip none = {NULL, NULL, 0};
     float tile[GCOMP__COPIED];
     size_t count, rows;
     q += col * m->rank; /* whole panels are before it */
@@ -18758,64 +18768,71 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
     for (size_t i = 0; i < m->rows; i += rows, p += rows * m->pitch) {
         rows = m->rows - i >= GCOMP__STRIP ? GCOMP__STRIP : 1;
         if (direct) { /* in one run over all of these columns */
-            const gcomp__strip x = gcomp__strip_at(m, i, col);
-            const int more = m->uncached && i + 2 * rows <= m->rows;
-            const gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
-            gcomp__back_rows(&x, direct, p, m, q, &next, rows);
+            gcomp__strip x = gcomp__strip_at(m, i, col);
+            if (m->uncached && i + 2 * rows <= m->rows) x.ahead = rows * m->cols;
+            gcomp__back_rows(&x, direct, p, m, q, rows);
         }
         for (size_t j = direct; j < end - col; j += count) { /* copied, up to 128 columns at once */
             count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, end - col - j);
             const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, count, tile);
-            gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, &none, rows);
+            gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, rows);
         }
     }
 }
 
-/* Y (rows x count) = P (rows x rank) * Q^T (rank x count), saturated; if `rest`, Y = M - P Q^T.
-   count is a multiple of 16, Q in panels. Rows of Y are `stride` floats apart. For 16 columns:
+/* Y (rows x count) = P (rows x rank) * Q^T (rank x count), saturated; with a strip of M,
+   Y = M - P Q^T. count is a multiple of 16, Q in panels. Rows of Y are `stride` floats apart. For
+   16 columns:
 
      sum[r] = P[r][0] * Q[j .. j + 15][0] + P[r][1] * Q[j .. j + 15][1] + ...     ranks in order
 
    Y may be part of M: 16 columns of M are read before the same 16 of Y are written. */
 #define gcomp__expand_strip GCOMP__F(expand_strip)
-GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, const float *p,
-                                      const float *q, const gcomp__matrix *m, float *y,
-                                      size_t stride, const gcomp__strip *next, int rows, int rest)
+GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, gcomp__factors at,
+                                      const gcomp__matrix *m, float *y, size_t stride, int rows)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip none = {NULL, NULL, 0, 0}, x = from ? *from : none;
     const size_t rank = m->rank, pitch = m->pitch;
     gv sum[GCOMP__STRIP];
     for (size_t j = 0; j < count; j += 16, y += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) sum[r] = gv_splat(0);
-        if (rest) gcomp__strip_prefetch(&ahead, j, rows); /* only then M is read */
-        for (size_t c = 0; c < rank; c++, q += 16) {
-            const gv t = gv_load(q); /* Q[j .. j + 15][c], for all rows of the strip */
+        gcomp__strip_prefetch(&x, j, rows);
+        for (size_t c = 0; c < rank; c++, at.q += 16) {
+            const gv t = gv_load(at.q); /* Q[j .. j + 15][c], for all rows of the strip */
             GCOMP__UNROLL
             for (int r = 0; r < rows; r++)
-                sum[r] = gv_fma(gv_splat(p[(size_t)r * pitch + c]), t, sum[r]);
+                sum[r] = gv_fma(gv_splat(at.p[(size_t)r * pitch + c]), t, sum[r]);
         }
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) {
-            const size_t at = (size_t)r * x.stride + j;
-            const gv v = rest ? gv_sub(gcomp__strip_load(&x, at), sum[r]) : sum[r];
-            gv_store(y + (size_t)r * stride, gv_saturate(v));
+            if (from) sum[r] = gv_sub(gcomp__strip_load(&x, (size_t)r * x.stride + j), sum[r]);
+            gv_store(y + (size_t)r * stride, gv_saturate(sum[r]));
         }
     }
 }
 
 /* Calls the copy of the kernel that is made for this number of rows, 6 or 1. */
 #define gcomp__expand_rows GCOMP__F(expand_rows)
-GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, const float *p,
-                                        const float *q, const gcomp__matrix *m, float *y,
-                                        size_t stride, const gcomp__strip *next, size_t rows,
-                                        int rest)
+GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, gcomp__factors at,
+                                        const gcomp__matrix *m, float *y, size_t stride,
+                                        size_t rows)
 {
-    if (rest && rows > 1)
-        gcomp__expand_strip(x, count, p, q, m, y, stride, next, GCOMP__STRIP, 1);
-    else if (rest) gcomp__expand_strip(x, count, p, q, m, y, stride, next, 1, 1);
-    else if (rows > 1) gcomp__expand_strip(x, count, p, q, m, y, stride, next, GCOMP__STRIP, 0);
-    else gcomp__expand_strip(x, count, p, q, m, y, stride, next, 1, 0);
+    if (x && rows > 1) gcomp__expand_strip(x, count, at, m, y, stride, GCOMP__STRIP);
+    else if (x) gcomp__expand_strip(x, count, at, m, y, stride, 1);
+    else if (rows > 1) gcomp__expand_strip(NULL, count, at, m, y, stride, GCOMP__STRIP);
+    else gcomp__expand_strip(NULL, count, at, m, y, stride, 1);
+}
+
+/* Where row i of P and row j of Q begin; j is a multiple of 16. */
+#define gcomp__factors_at GCOMP__F(factors_at)
+GCOMP__INLINE gcomp__factors gcomp__factors_at(const gcomp__factors *f, const gcomp__matrix *m,
+                                               size_t i, size_t j)
+{
+    gcomp__factors at;
+    at.p = f->p + i * m->pitch;
+    at.q = f->q + j * m->rank;
+    return at;
 }
 
 /* Y = P Q^T of the factors `mean` for rows row .. end - 1; and in the same pass, where `residual`
@@ -18829,49 +18846,36 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
 {
     /* 6 rows of a span are 12 KB: y is written where M is in the first cache, just read */
     const size_t cols = m->cols, lines = cols / 16 * 16, span = 512;
-    const size_t direct = residual && gcomp__general(m->in) ? 0 : lines;
-    const gcomp__strip none = {NULL, NULL, 0};
+    const int copied = residual && gcomp__general(m->in);
     float tile[GCOMP__COPIED];
-    size_t j, count, rows;
-    for (size_t i = row; i < end; i += rows) { /* of a strip: spans, then the copied columns */
-        const float *mean_p = mean->p + i * m->pitch, *own_p = own->p + i * m->pitch;
+    size_t count, rows;
+    for (size_t i = row; i < end; i += rows) { /* of a strip: vectors, then what is behind them */
         rows = end - i >= GCOMP__STRIP ? GCOMP__STRIP : 1;
-        for (j = 0; j < direct; j += count) {
-            const size_t at = m->at + i * cols + j;
-            const gcomp__strip x = gcomp__strip_at(m, i, j);
-            const int more = m->uncached && residual && j + 2 * span <= cols;
-            const gcomp__strip next = gcomp__strip_behind(&x, more ? span : 0);
-            count = gcomp__min(span, direct - j);
-            if (residual) /* before y, which may be the gradient in M */
-                gcomp__expand_rows(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols,
-                                   &next, rows, 1);
-            gcomp__expand_rows(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &none,
-                               rows, 0);
-        }
-        for (; j < cols; j += count) {
-            const size_t at = m->at + i * cols + j;
-            gcomp__strip x = {NULL, NULL, 16}; /* its rows are not read where `rest` is 0 */
-            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, j < lines ? lines - j : cols - j);
-            if (j < lines) { /* whole vectors: only M is copied */
+        for (size_t j = 0; j < cols; j += count) {
+            const size_t at = m->at + i * cols + j, width = GCOMP__COPIED / GCOMP__STRIP;
+            const gcomp__factors own_at = gcomp__factors_at(own, m, i, j),
+                                 mean_at = gcomp__factors_at(mean, m, i, j);
+            gcomp__strip x = {NULL, NULL, 0, 0};
+            count = gcomp__min(copied ? width : span, j < lines ? lines - j : cols - j);
+            if (residual && (copied || j >= lines)) {
                 x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                gcomp__expand_rows(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols,
-                                   &none, rows, 1);
-                gcomp__expand_rows(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols,
-                                   &none, rows, 0);
+            } else if (residual) {
+                x = gcomp__strip_at(m, i, j);
+                x.ahead = m->uncached && j + 2 * span <= cols ? span : 0;
+            }
+            if (j < lines) {
+                if (residual) /* before y, which may be the gradient in M */
+                    gcomp__expand_rows(&x, count, own_at, m, residual + at, cols, rows);
+                gcomp__expand_rows(NULL, count, mean_at, m, y + at, cols, rows);
                 continue;
             }
             if (residual) { /* the tile holds M, then what is left of M */
-                x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                gcomp__expand_rows(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride,
-                                   &none, rows, 1);
+                gcomp__expand_rows(&x, 16, own_at, m, tile, 16, rows);
                 for (size_t r = 0; r < rows; r++)
-                    memcpy(residual + at + r * cols, tile + r * x.stride, 4 * count);
+                    memcpy(residual + at + r * cols, tile + 16 * r, 4 * count);
             }
-            x.stride = (count + 15) / 16 * 16; /* the tile holds Y */
-            gcomp__expand_rows(&x, x.stride, mean_p, mean->q + j * m->rank, m, tile, x.stride,
-                               &none, rows, 0);
-            for (size_t r = 0; r < rows; r++)
-                memcpy(y + at + r * cols, tile + r * x.stride, 4 * count);
+            gcomp__expand_rows(NULL, 16, mean_at, m, tile, 16, rows); /* the tile holds Y */
+            for (size_t r = 0; r < rows; r++) memcpy(y + at + r * cols, tile + 16 * r, 4 * count);
         }
     }
 }

@@ -19,7 +19,7 @@ report() { # name file: passes if the file of complaints is empty
     fi
 }
 
-echo 1..17
+echo 1..18
 
 limit() { # what: its number in tests/tools/style_limits
     awk -v what="$1" '$1 == what { print $2 }' tests/tools/style_limits
@@ -31,6 +31,24 @@ report "gcomp.h has no line over $columns columns" $out/columns
 awk '/^[A-Za-z].*\)$/ { name = $0 } /^\{$/ { start = FNR } /^\}$/ { if (start && FNR - start > 100) print FNR - start " lines: " name; start = 0 }' \
     gcomp.h >$out/functions
 report "gcomp.h has no function over 100 lines" $out/functions
+
+# From a line that begins with a name to the brace: a function. Its commas, less those within inner parentheses, divide parameters.
+awk -v most="$(limit parameters)" '
+    /^[A-Za-z]/ { text = ""; line = FNR }
+    /^[A-Za-z]/ || text { text = text $0 }
+    /[;}]$/ { text = "" }
+    /^\{$/ && text ~ /\(/ && text !~ /^(GCOMP_API|typedef|struct|enum|extern)/ {
+        functions++
+        name = text
+        sub(/\(.*/, "", name)
+        sub(/^[^(]*\(/, "", text)
+        while (gsub(/\([^()]*\)/, "", text)) continue
+        commas = gsub(/,/, ",", text)
+        if (commas >= most) print "line " line ": " commas + 1 " parameters: " name
+        text = ""
+    }
+    END { if (functions < 1000) print "functions are not found" }' gcomp.h >$out/parameters
+report "no function but public ones has over $(limit parameters) parameters" $out/parameters
 
 # Chapters: their length, the order of private names, and who uses those of a method. tests/tools/style_limits has exceptions.
 awk -f tests/tools/chapters.awk gcomp.h gcomp.h >$out/chapters
