@@ -4557,56 +4557,30 @@ GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
    It is its own inverse. */
 GCOMP__INLINE void gcomp__swap_digits(uint64_t *w, unsigned bits)
 {
-    const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
-                             0x00FF00FF00FF00FFu};
-    GCOMP__UNROLL for (unsigned t = 0; t < 4; t++) {
-        GCOMP__UNROLL for (unsigned k = 0; k < bits; k++) {
-            if (1u << t < bits && !(k >> t & 1)) {
-                uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
-                w[k + (1u << t)] ^= x;
-                w[k] ^= x << (1u << t);
-            }
+    static const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
+                                    0x00FF00FF00FF00FFu};
+    for (unsigned t = 0; 1u << t < bits; t++)
+        for (unsigned k = 0; k < bits; k++) {
+            if (k >> t & 1) continue;
+            const uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
+            w[k + (1u << t)] ^= x;
+            w[k] ^= x << (1u << t);
         }
-    }
 }
 
-/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. Inlined where
-   `bits` is a constant, so that all loops are unrolled. The code for 16 bits is large and rarely
-   used, so it is a function. */
-GCOMP__INLINE void gcomp__slice_any(uint64_t *w, const uint8_t *codes, unsigned bits)
+/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. */
+GCOMP__NOINLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
     gcomp__swap_digits(w, bits);
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
 }
 
-GCOMP__INLINE void gcomp__unslice_any(uint8_t *codes, uint64_t *w, unsigned bits)
+GCOMP__NOINLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
     gcomp__swap_digits(w, bits);
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
-}
-
-GCOMP__NOINLINE void gcomp__slice16(uint64_t *w, const uint8_t *codes)
-{
-    gcomp__slice_any(w, codes, 16);
-}
-
-GCOMP__NOINLINE void gcomp__unslice16(uint8_t *codes, uint64_t *w)
-{
-    gcomp__unslice_any(codes, w, 16);
-}
-
-GCOMP__INLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    if (bits == 16) gcomp__slice16(w, codes);
-    else gcomp__slice_any(w, codes, bits);
-}
-
-GCOMP__INLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    if (bits == 16) gcomp__unslice16(codes, w);
-    else gcomp__unslice_any(codes, w, bits);
+    for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
 }
 
 /* The 64 bits from bit `at` of p on, bits of a byte counted from the lowest. Reads 9 bytes, since
@@ -6021,17 +5995,33 @@ GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(
 /* Slices of 64 codes (see >>segments). Codes of 2 and 4 bits are first unpacked to a byte each:
    `low` has codes 0 .. 31, `high` codes 32 .. 63, and bits above the code are garbage. Then bit b
    of all bytes moves to the top, where an instruction gathers 32 of them. A shift of 16-bit lanes
-   will do: what a byte gets from its neighbour comes in below bit 7. */
+   will do: what a byte gets from its neighbour comes in below bit 7. Codes of 16 bits are cut into
+   their low and their high bytes. */
 GCOMP__INLINE uint64_t gcomp__plane_avx2(__m256i low, __m256i high, int b)
 {
     const __m128i up = _mm_cvtsi32_si128(7 - b);
     return (uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(low, up)) |
            (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(high, up)) << 32;
 }
+/* 32 words of 16 bits below 256 as bytes. */
+GCOMP__INLINE __m256i gcomp__packed_avx2(__m256i x, __m256i y)
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(x, y), 0xd8);
+}
 GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        gcomp__slice(w, codes, 16);
+        __m256i low[2], high[2];
+        for (int k = 0; k < 2; k++, codes += 64) {
+            const __m256i x = gcomp__load32_avx2(codes), y = gcomp__load32_avx2(codes + 32);
+            const __m256i byte = _mm256_set1_epi16(255);
+            low[k] = gcomp__packed_avx2(_mm256_and_si256(x, byte), _mm256_and_si256(y, byte));
+            high[k] = gcomp__packed_avx2(_mm256_srli_epi16(x, 8), _mm256_srli_epi16(y, 8));
+        }
+        for (int b = 0; b < 8; b++) {
+            w[b] = gcomp__plane_avx2(low[0], low[1], b);
+            w[b + 8] = gcomp__plane_avx2(high[0], high[1], b);
+        }
         return;
     }
     __m256i low = gcomp__load32_avx2(codes), high = low;
@@ -6067,27 +6057,39 @@ GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b)
     x = _mm256_cmpeq_epi8(_mm256_and_si256(x, each), each);
     return _mm256_and_si256(x, _mm256_set1_epi8((char)(1 << b)));
 }
+/* Eight slices become 64 bytes. */
+GCOMP__INLINE void gcomp__fan8_avx2(const uint64_t *w, unsigned bits, __m256i *low, __m256i *high)
+{
+    *low = gcomp__fan_avx2(w[0], 0);
+    *high = gcomp__fan_avx2(w[0] >> 32, 0);
+    GCOMP__UNROLL for (unsigned b = 1; b < bits; b++) {
+        *low = _mm256_or_si256(*low, gcomp__fan_avx2(w[b], (int)b));
+        *high = _mm256_or_si256(*high, gcomp__fan_avx2(w[b] >> 32, (int)b));
+    }
+}
 /* Two neighbouring bytes become one: first + factor * second; low and high halve to one
    register. */
 GCOMP__INLINE __m256i gcomp__joined_avx2(__m256i low, __m256i high, int factor)
 {
     const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8));
-    low = _mm256_packus_epi16(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
-    return _mm256_permute4x64_epi64(low, 0xd8);
+    return gcomp__packed_avx2(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
+}
+/* 32 low and 32 high bytes become 32 codes of 16 bits. */
+GCOMP__INLINE void gcomp__store_pairs_avx2(uint8_t *codes, __m256i low, __m256i high)
+{
+    const __m256i x = _mm256_unpacklo_epi8(low, high), y = _mm256_unpackhi_epi8(low, high);
+    _mm256_storeu_si256((__m256i *)(void *)codes, _mm256_permute2x128_si256(x, y, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(codes + 32), _mm256_permute2x128_si256(x, y, 0x31));
 }
 GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
+    __m256i low, high, low2, high2;
+    gcomp__fan8_avx2(w, bits < 8 ? bits : 8, &low, &high);
     if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        gcomp__unslice(codes, w, 16);
-        return;
-    }
-    const unsigned some = bits < 8 ? bits : 8; /* so that compilers see the end of w */
-    __m256i low = gcomp__fan_avx2(w[0], 0), high = gcomp__fan_avx2(w[0] >> 32, 0);
-    GCOMP__UNROLL for (unsigned b = 1; b < some; b++) {
-        low = _mm256_or_si256(low, gcomp__fan_avx2(w[b], (int)b));
-        high = _mm256_or_si256(high, gcomp__fan_avx2(w[b] >> 32, (int)b));
-    }
-    if (bits == 8) {
+        gcomp__fan8_avx2(w + 8, 8, &low2, &high2);
+        gcomp__store_pairs_avx2(codes, low, low2);
+        gcomp__store_pairs_avx2(codes + 64, high, high2);
+    } else if (bits == 8) {
         _mm256_storeu_si256((__m256i *)(void *)codes, low);
         _mm256_storeu_si256((__m256i *)(void *)(codes + 32), high);
     } else if (bits == 4) {
@@ -7152,29 +7154,14 @@ GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask)
 {
     return gcomp__scatter_bits(x, mask);
 }
-#if GCOMP__SMALL && GCOMP__PASS_IS == 1 /* bit by bit */
-GCOMP__NOINLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    memset(w, 0, 8 * bits);
-    for (unsigned at = 0; at < 64 * bits; at++)
-        w[at % bits] |= (uint64_t)(codes[at / 8] >> at % 8 & 1) << at / bits;
-}
-GCOMP__NOINLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    memset(codes, 0, 8 * bits);
-    for (unsigned at = 0; at < 64 * bits; at++)
-        codes[at / 8] |= (uint8_t)((w[at % bits] >> at / bits & 1) << at % 8);
-}
-#else
-GCOMP__HEAVY void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
+GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     gcomp__slice(w, codes, bits);
 }
-GCOMP__HEAVY void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
+GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
     gcomp__unslice(codes, w, bits);
 }
-#endif
 #endif
 #if GCOMP__PASS_IS == 1
 #define GCOMP__LANES for (int i = 0; i < 16; i++)
@@ -9598,17 +9585,15 @@ GCOMP__HEAVY_LEVELS void gcomp__write_groups(const gcomp__sliced *s, gcomp__pack
     *packer = local;
 }
 
-/* The same with constants: codes of 2, 4, 8 or 16 bits. Codes of 4 bits have levels up to 7, so
-   k is 2 at most. */
+/* The same with constants where that is common: codes of 2 bits, of 4 with k = 0 or 1, of 8. */
 #define gcomp__write_any GCOMP__F(write_any)
 GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to, unsigned k)
 {
     if (s->bits == 2) gcomp__write_groups(s, to, 2, 0);
     else if (s->bits == 4 && k == 0) gcomp__write_groups(s, to, 4, 0);
     else if (s->bits == 4 && k == 1) gcomp__write_groups(s, to, 4, 1);
-    else if (s->bits == 4) gcomp__write_groups(s, to, 4, 2);
     else if (s->bits == 8) gcomp__write_groups(s, to, 8, k);
-    else if (GCOMP__HAS_LEVELS16) gcomp__write_groups(s, to, 16, k);
+    else gcomp__write_groups(s, to, (unsigned)s->bits, k);
 }
 
 /* Writes head, length and bits of a segment. The packer stores 8 bytes at once, past its end.
@@ -9874,10 +9859,8 @@ GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
     if (form->code16 == 4) return gcomp__read_groups(form, from, map, codes, 2, 0);
     if (form->code16 == 8 && k == 0) return gcomp__read_groups(form, from, map, codes, 4, 0);
     if (form->code16 == 8 && k == 1) return gcomp__read_groups(form, from, map, codes, 4, 1);
-    if (form->code16 == 8) return gcomp__read_groups(form, from, map, codes, 4, 2);
-    if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
-        return gcomp__read_groups(form, from, map, codes, 8, k);
-    return gcomp__read_groups(form, from, map, codes, 16, k);
+    if (form->code16 == 16) return gcomp__read_groups(form, from, map, codes, 8, k);
+    return gcomp__read_groups(form, from, map, codes, form->code16 / 2, k);
 }
 
 /* gcomp__look_at_codes with the width as a constant. codes: with zeros behind up to whole
