@@ -2556,17 +2556,22 @@ GCOMP__OTHERS_END
 #pragma fp_contract(off)
 #endif
 
-/* From >>dispatch on nothing is hot: for size. */
-#if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
+/* What is compiled once, and not for each instruction set, is compiled for size: with gcc all of it
+   but the functions that have GCOMP__HOT. clang cannot make such exceptions: there the part for
+   size begins at >>dispatch, behind which nothing is hot. */
+#define GCOMP__FOR_SIZE_BUT_HOT
 #define GCOMP__FOR_SIZE
 #define GCOMP__FOR_SIZE_END
+#if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #elif defined(__clang__)
+#undef GCOMP__FOR_SIZE
+#undef GCOMP__FOR_SIZE_END
 #define GCOMP__FOR_SIZE \
     _Pragma("clang attribute push(__attribute__((__minsize__)), apply_to = function)")
 #define GCOMP__FOR_SIZE_END _Pragma("clang attribute pop")
 #else
-#define GCOMP__FOR_SIZE _Pragma("GCC optimize(\"Os\")")
-#define GCOMP__FOR_SIZE_END
+#undef GCOMP__FOR_SIZE_BUT_HOT
+#define GCOMP__FOR_SIZE_BUT_HOT _Pragma("GCC optimize(\"Os\")")
 #endif
 
 /* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, which >>memory
@@ -4455,6 +4460,14 @@ typedef struct gcomp__sliced {
     size_t size;     /* bits of the segment in that form */
 } gcomp__sliced;
 
+/* A segment while it is decoded: `count` levels in a form that is not packed. */
+typedef struct gcomp__coded {
+    unsigned head;       /* the form */
+    const uint8_t *bits; /* the stream of bits */
+    size_t at, limit;    /* bits that were read; bits there are, 8 for each byte */
+    size_t count;
+} gcomp__coded;
+
 /* The bits of x where mask is 1, side by side, for sets without an instruction (x86 has pext):
 
      x      a b c d e f g h
@@ -4531,56 +4544,30 @@ GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
    It is its own inverse. */
 GCOMP__INLINE void gcomp__swap_digits(uint64_t *w, unsigned bits)
 {
-    const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
-                             0x00FF00FF00FF00FFu};
-    GCOMP__UNROLL for (unsigned t = 0; t < 4; t++) {
-        GCOMP__UNROLL for (unsigned k = 0; k < bits; k++) {
-            if (1u << t < bits && !(k >> t & 1)) {
-                uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
-                w[k + (1u << t)] ^= x;
-                w[k] ^= x << (1u << t);
-            }
+    static const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
+                                    0x00FF00FF00FF00FFu};
+    for (unsigned t = 0; 1u << t < bits; t++)
+        for (unsigned k = 0; k < bits; k++) {
+            if (k >> t & 1) continue;
+            const uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
+            w[k + (1u << t)] ^= x;
+            w[k] ^= x << (1u << t);
         }
-    }
 }
 
-/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. Inlined where
-   `bits` is a constant, so that all loops are unrolled. The code for 16 bits is large and rarely
-   used, so it is a function. */
-GCOMP__INLINE void gcomp__slice_any(uint64_t *w, const uint8_t *codes, unsigned bits)
+/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. */
+GCOMP__NOINLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
     gcomp__swap_digits(w, bits);
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
 }
 
-GCOMP__INLINE void gcomp__unslice_any(uint8_t *codes, uint64_t *w, unsigned bits)
+GCOMP__NOINLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
+    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
     gcomp__swap_digits(w, bits);
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
-}
-
-GCOMP__NOINLINE void gcomp__slice16(uint64_t *w, const uint8_t *codes)
-{
-    gcomp__slice_any(w, codes, 16);
-}
-
-GCOMP__NOINLINE void gcomp__unslice16(uint8_t *codes, uint64_t *w)
-{
-    gcomp__unslice_any(codes, w, 16);
-}
-
-GCOMP__INLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    if (bits == 16) gcomp__slice16(w, codes);
-    else gcomp__slice_any(w, codes, bits);
-}
-
-GCOMP__INLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    if (bits == 16) gcomp__unslice16(codes, w);
-    else gcomp__unslice_any(codes, w, bits);
+    for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
 }
 
 /* The 64 bits from bit `at` of p on, bits of a byte counted from the lowest. Reads 9 bytes, since
@@ -5170,7 +5157,13 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
-#define GCOMP__HOT /* for speed, where the set is compiled for size */
+/* for speed, where what stands around it is compiled for size */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && \
+    !defined(__OPTIMIZE_SIZE__) && !GCOMP__SMALL_CUT
+#define GCOMP__HOT __attribute__((__optimize__("O2")))
+#else
+#define GCOMP__HOT
+#endif
 #if GCOMP__SMALL_CUT
 #define GCOMP__HEAVY_LEVELS GCOMP__NOINLINE
 #define GCOMP__EACH_WIDTH GCOMP__NOINLINE
@@ -5421,8 +5414,6 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
     defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #pragma GCC push_options
 #pragma GCC optimize("Os")
-#undef GCOMP__HOT
-#define GCOMP__HOT __attribute__((__optimize__("O2")))
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__HOT GCOMP__FAST_INLINE
 #undef GCOMP__HEAVY
@@ -5454,6 +5445,7 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #undef GCOMP__IN_ONCE
 #define GCOMP__IN_EACH 0
 #define GCOMP__IN_ONCE 1
+GCOMP__FOR_SIZE_BUT_HOT
 #endif
 
 #endif /* GCOMP_IMPLEMENTATION */
@@ -5995,17 +5987,33 @@ GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(
 /* Slices of 64 codes (see >>segments). Codes of 2 and 4 bits are first unpacked to a byte each:
    `low` has codes 0 .. 31, `high` codes 32 .. 63, and bits above the code are garbage. Then bit b
    of all bytes moves to the top, where an instruction gathers 32 of them. A shift of 16-bit lanes
-   will do: what a byte gets from its neighbour comes in below bit 7. */
+   will do: what a byte gets from its neighbour comes in below bit 7. Codes of 16 bits are cut into
+   their low and their high bytes. */
 GCOMP__INLINE uint64_t gcomp__plane_avx2(__m256i low, __m256i high, int b)
 {
     const __m128i up = _mm_cvtsi32_si128(7 - b);
     return (uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(low, up)) |
            (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(high, up)) << 32;
 }
+/* 32 words of 16 bits below 256 as bytes. */
+GCOMP__INLINE __m256i gcomp__packed_avx2(__m256i x, __m256i y)
+{
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(x, y), 0xd8);
+}
 GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        gcomp__slice(w, codes, 16);
+        __m256i low[2], high[2];
+        for (int k = 0; k < 2; k++, codes += 64) {
+            const __m256i x = gcomp__load32_avx2(codes), y = gcomp__load32_avx2(codes + 32);
+            const __m256i byte = _mm256_set1_epi16(255);
+            low[k] = gcomp__packed_avx2(_mm256_and_si256(x, byte), _mm256_and_si256(y, byte));
+            high[k] = gcomp__packed_avx2(_mm256_srli_epi16(x, 8), _mm256_srli_epi16(y, 8));
+        }
+        for (int b = 0; b < 8; b++) {
+            w[b] = gcomp__plane_avx2(low[0], low[1], b);
+            w[b + 8] = gcomp__plane_avx2(high[0], high[1], b);
+        }
         return;
     }
     __m256i low = gcomp__load32_avx2(codes), high = low;
@@ -6041,27 +6049,39 @@ GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b)
     x = _mm256_cmpeq_epi8(_mm256_and_si256(x, each), each);
     return _mm256_and_si256(x, _mm256_set1_epi8((char)(1 << b)));
 }
+/* Eight slices become 64 bytes. */
+GCOMP__INLINE void gcomp__fan8_avx2(const uint64_t *w, unsigned bits, __m256i *low, __m256i *high)
+{
+    *low = gcomp__fan_avx2(w[0], 0);
+    *high = gcomp__fan_avx2(w[0] >> 32, 0);
+    GCOMP__UNROLL for (unsigned b = 1; b < bits; b++) {
+        *low = _mm256_or_si256(*low, gcomp__fan_avx2(w[b], (int)b));
+        *high = _mm256_or_si256(*high, gcomp__fan_avx2(w[b] >> 32, (int)b));
+    }
+}
 /* Two neighbouring bytes become one: first + factor * second; low and high halve to one
    register. */
 GCOMP__INLINE __m256i gcomp__joined_avx2(__m256i low, __m256i high, int factor)
 {
     const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8));
-    low = _mm256_packus_epi16(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
-    return _mm256_permute4x64_epi64(low, 0xd8);
+    return gcomp__packed_avx2(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
+}
+/* 32 low and 32 high bytes become 32 codes of 16 bits. */
+GCOMP__INLINE void gcomp__store_pairs_avx2(uint8_t *codes, __m256i low, __m256i high)
+{
+    const __m256i x = _mm256_unpacklo_epi8(low, high), y = _mm256_unpackhi_epi8(low, high);
+    _mm256_storeu_si256((__m256i *)(void *)codes, _mm256_permute2x128_si256(x, y, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)(codes + 32), _mm256_permute2x128_si256(x, y, 0x31));
 }
 GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
+    __m256i low, high, low2, high2;
+    gcomp__fan8_avx2(w, bits < 8 ? bits : 8, &low, &high);
     if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        gcomp__unslice(codes, w, 16);
-        return;
-    }
-    const unsigned some = bits < 8 ? bits : 8; /* so that compilers see the end of w */
-    __m256i low = gcomp__fan_avx2(w[0], 0), high = gcomp__fan_avx2(w[0] >> 32, 0);
-    GCOMP__UNROLL for (unsigned b = 1; b < some; b++) {
-        low = _mm256_or_si256(low, gcomp__fan_avx2(w[b], (int)b));
-        high = _mm256_or_si256(high, gcomp__fan_avx2(w[b] >> 32, (int)b));
-    }
-    if (bits == 8) {
+        gcomp__fan8_avx2(w + 8, 8, &low2, &high2);
+        gcomp__store_pairs_avx2(codes, low, low2);
+        gcomp__store_pairs_avx2(codes + 64, high, high2);
+    } else if (bits == 8) {
         _mm256_storeu_si256((__m256i *)(void *)codes, low);
         _mm256_storeu_si256((__m256i *)(void *)(codes + 32), high);
     } else if (bits == 4) {
@@ -7126,29 +7146,14 @@ GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask)
 {
     return gcomp__scatter_bits(x, mask);
 }
-#if GCOMP__SMALL && GCOMP__PASS_IS == 1 /* bit by bit */
-GCOMP__NOINLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    memset(w, 0, 8 * bits);
-    for (unsigned at = 0; at < 64 * bits; at++)
-        w[at % bits] |= (uint64_t)(codes[at / 8] >> at % 8 & 1) << at / bits;
-}
-GCOMP__NOINLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    memset(codes, 0, 8 * bits);
-    for (unsigned at = 0; at < 64 * bits; at++)
-        codes[at / 8] |= (uint8_t)((w[at % bits] >> at / bits & 1) << at % 8);
-}
-#else
-GCOMP__HEAVY void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
+GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
 {
     gcomp__slice(w, codes, bits);
 }
-GCOMP__HEAVY void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
+GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
 {
     gcomp__unslice(codes, w, bits);
 }
-#endif
 #endif
 #if GCOMP__PASS_IS == 1
 #define GCOMP__LANES for (int i = 0; i < 16; i++)
@@ -9572,17 +9577,15 @@ GCOMP__HEAVY_LEVELS void gcomp__write_groups(const gcomp__sliced *s, gcomp__pack
     *packer = local;
 }
 
-/* The same with constants: codes of 2, 4, 8 or 16 bits. Codes of 4 bits have levels up to 7, so
-   k is 2 at most. */
+/* The same with constants where that is common: codes of 2 bits, of 4 with k = 0 or 1, of 8. */
 #define gcomp__write_any GCOMP__F(write_any)
 GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to, unsigned k)
 {
     if (s->bits == 2) gcomp__write_groups(s, to, 2, 0);
     else if (s->bits == 4 && k == 0) gcomp__write_groups(s, to, 4, 0);
     else if (s->bits == 4 && k == 1) gcomp__write_groups(s, to, 4, 1);
-    else if (s->bits == 4) gcomp__write_groups(s, to, 4, 2);
     else if (s->bits == 8) gcomp__write_groups(s, to, 8, k);
-    else if (GCOMP__HAS_LEVELS16) gcomp__write_groups(s, to, 16, k);
+    else gcomp__write_groups(s, to, (unsigned)s->bits, k);
 }
 
 /* Writes head, length and bits of a segment. The packer stores 8 bytes at once, past its end.
@@ -9656,18 +9659,20 @@ static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, 
     return bytes;
 }
 
-/* >>reading levels: a segment back to packed codes. Its bytes may be anything. `at` counts the bits
-   read, `limit` the bits there are. Loops stop when `at` passes `limit`, which it does by less than
-   the bits of a group; the bytes up to 256 behind the segment may be read for that. */
+/* >>reading levels: a gcomp__coded back to packed codes. Its bytes may be anything. Loops stop when
+   `at` passes `limit`, which it does by less than the bits of a group; the bytes up to 256 behind
+   the segment may be read for that. Functions keep `at` in a local variable, so that it stays in a
+   register. */
 
 /* Reads the gaps of the gaps form: map gets a bit for each level that is not 0. Gaps 1, 2, 2 and
-   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at `count`, the number of
-   levels. */
+   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at the number of levels. */
 #define gcomp__read_gaps GCOMP__F(read_gaps)
-GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limit, size_t count,
-                                     unsigned r, uint64_t *map)
+GCOMP__NOINLINE int gcomp__read_gaps(gcomp__coded *from, uint64_t *map)
 {
-    size_t at = *from, next = 0; /* next: the element behind the last one found */
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
+    const unsigned r = from->head & 15;
+    size_t at = from->at, next = 0; /* next: the element behind the last one found */
     memset(map, 0, (count + 63) / 64 * 8);
     for (;;) {
         uint64_t x = gcomp__bits_at(p, at);
@@ -9688,7 +9693,7 @@ GCOMP__NOINLINE int gcomp__read_gaps(const uint8_t *p, size_t *from, size_t limi
         map[next >> 6] |= (uint64_t)1 << (next & 63);
         next++;
     }
-    *from = at; /* behind the gaps stand the groups */
+    from->at = at; /* behind the gaps stand the groups */
     return next == count && at <= limit;
 }
 
@@ -9718,17 +9723,18 @@ GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t le
    map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
    above `levels`, or not 0 behind the last element, or the bits end too early. */
 #define gcomp__read_groups GCOMP__F(read_groups)
-GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, const uint8_t *p, size_t *from,
-                                           size_t limit, size_t count, unsigned head,
+GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, gcomp__coded *from,
                                            const uint64_t *map, uint8_t *codes, unsigned bits,
                                            unsigned k)
 {
-    const unsigned depth = head >> 4 & 3;
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
+    const unsigned depth = from->head >> 4 & 3;
     const size_t levels = (size_t)form->levels, last = levels >> k;
     /* If levels + 1 is a multiple of 2^k, |q| >> k <= levels >> k makes |q| <= levels. Else |q|
        may be too large by its low bits: partial is all ones, and that is looked for. */
     const uint64_t partial = (levels + 1) & (((size_t)1 << k) - 1) ? ~(uint64_t)0 : 0;
-    size_t at = *from;
+    size_t at = from->at;
     uint64_t wrong = 0; /* any bit: no encoder writes this */
     for (size_t g = 0; 64 * g < count; g++, codes += 8 * bits) {
         const size_t left = gcomp__min(64, count - 64 * g);
@@ -9772,19 +9778,20 @@ GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, const uint8_
         /* 64 packed codes, of `bits` each */
         gu_unslice(codes, w, bits);
     }
-    *from = at;
+    from->at = at;
     return !wrong;
 }
 
 /* Reads the omega form into packed codes. Returns 0 if a level is too large, or if the gaps do
    not end behind the last element. */
 #define gcomp__read_elias GCOMP__F(read_elias)
-static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *from, size_t limit,
-                             size_t count, uint8_t *codes)
+static int gcomp__read_elias(const gcomp__form *form, gcomp__coded *from, uint8_t *codes)
 {
+    const uint8_t *p = from->bits;
+    const size_t limit = from->limit, count = from->count;
     const unsigned bits = form->code16 / 2;
     const uint32_t levels = (uint32_t)form->levels;
-    size_t at = *from, next = 0; /* elements are numbered from 1 */
+    size_t at = from->at, next = 0; /* elements are numbered from 1 */
     memset(codes, 0, (count + 63) / 64 * 8 * bits);
     for (;;) {
         uint64_t w = gcomp__high_bits_at(p, at);
@@ -9804,7 +9811,7 @@ static int gcomp__read_elias(const gcomp__form *form, const uint8_t *p, size_t *
             to[0] = (uint8_t)(to[0] | (code & ((1u << bits) - 1)) << ((next - 1) * bits & 7));
         }
     }
-    *from = at;
+    from->at = at;
     return next == count + 1;
 }
 
@@ -9837,22 +9844,15 @@ GCOMP__HEAVY_LEVELS gcomp_result gcomp__look_at_codes(const gcomp__form *form, c
 
 /* gcomp__read_groups with the width, and narrow K, as constants. K = 0 where there are gaps. */
 #define gcomp__read_any GCOMP__F(read_any)
-GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, const uint8_t *p, size_t *at,
-                                    size_t limit, size_t count, unsigned head, const uint64_t *map,
-                                    uint8_t *codes)
+GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
+                                    const uint64_t *map, uint8_t *codes)
 {
-    const unsigned k = map ? 0 : head & 15;
-    if (form->code16 == 4)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 2, 0);
-    if (form->code16 == 8 && k == 0)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 0);
-    if (form->code16 == 8 && k == 1)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 1);
-    if (form->code16 == 8)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 4, 2);
-    if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
-        return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 8, k);
-    return gcomp__read_groups(form, p, at, limit, count, head, map, codes, 16, k);
+    const unsigned k = map ? 0 : from->head & 15;
+    if (form->code16 == 4) return gcomp__read_groups(form, from, map, codes, 2, 0);
+    if (form->code16 == 8 && k == 0) return gcomp__read_groups(form, from, map, codes, 4, 0);
+    if (form->code16 == 8 && k == 1) return gcomp__read_groups(form, from, map, codes, 4, 1);
+    if (form->code16 == 16) return gcomp__read_groups(form, from, map, codes, 8, k);
+    return gcomp__read_groups(form, from, map, codes, form->code16 / 2, k);
 }
 
 /* gcomp__look_at_codes with the width as a constant. codes: with zeros behind up to whole
@@ -9868,45 +9868,40 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const u
     return gcomp__look_at_codes(form, codes, count, 16);
 }
 
-/* Reads the bits of a segment, p[0 .. bytes - 1], into packed codes. 256 bytes behind them can
-   be read, too. They must end within the last byte, and fill it with zeros. */
+/* Reads the bits of a segment into packed codes. 256 bytes behind them can be read, too. They must
+   end within the last byte, and fill it with zeros. */
 #define gcomp__read_coded GCOMP__F(read_coded)
-GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, unsigned head,
-                                               const uint8_t *p, size_t bytes, size_t count,
+GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, gcomp__coded *from,
                                                uint8_t *codes)
 {
     uint64_t map[16 * GCOMP__SEGMENT / 4 / 64]; /* a bit a level, at most 8192 */
-    size_t at = 0;
     /* 0: no encoder writes this */
     int good;
-    if (head == GCOMP__BY_ELIAS) {
-        good = gcomp__read_elias(form, p, &at, 8 * bytes, count, codes);
-    } else if (head & GCOMP__BY_TREE) {
-        good = gcomp__read_any(form, p, &at, 8 * bytes, count, head, NULL, codes);
-    } else {
-        good = gcomp__read_gaps(p, &at, 8 * bytes, count, head & 15, map) &&
-               gcomp__read_any(form, p, &at, 8 * bytes, count, head, map, codes);
-    }
+    if (from->head == GCOMP__BY_ELIAS) good = gcomp__read_elias(form, from, codes);
+    else if (from->head & GCOMP__BY_TREE) good = gcomp__read_any(form, from, NULL, codes);
+    else good = gcomp__read_gaps(from, map) && gcomp__read_any(form, from, map, codes);
     /* the stream must end in its last byte: not behind it, not before it, and zeros follow */
-    if (!good || at > 8 * bytes) return GCOMP_CORRUPT;
-    if ((at + 7) / 8 != bytes) return GCOMP_TRAILING_BYTES;
+    if (!good || from->at > from->limit) return GCOMP_CORRUPT;
+    if (from->limit - from->at >= 8) return GCOMP_TRAILING_BYTES;
     /* bits that are left: the low ones of the byte where bit 7 comes first, else the high ones */
-    if (at & 7 && (head == GCOMP__BY_ELIAS ? p[bytes - 1] & 0xffu >> (at & 7)
-                                           : (unsigned)p[bytes - 1] >> (at & 7)))
-        return GCOMP_RESERVED_BITS;
-    return GCOMP_OK;
+    const unsigned used = from->at & 7, last = used ? from->bits[from->at / 8] : 0;
+    return (from->head == GCOMP__BY_ELIAS ? last & 0xffu >> used : last >> used)
+               ? GCOMP_RESERVED_BITS
+               : GCOMP_OK;
 }
 
 /* The same where fewer than 256 bytes follow: from a copy with zeros behind. */
 #define gcomp__read_last GCOMP__F(read_last)
-GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, unsigned head,
-                                              const uint8_t *p, size_t bytes, size_t count,
+GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, const gcomp__coded *from,
                                               uint8_t *codes)
 {
     uint8_t copy[GCOMP__SEGMENT + 256];
-    memcpy(copy, p, bytes);
-    memset(copy + bytes, 0, 256); /* what is read too far is zeros, and refused by its place */
-    return gcomp__read_coded(form, head, copy, bytes, count, codes);
+    gcomp__coded padded = *from;
+    memcpy(copy, from->bits, from->limit / 8);
+    /* what is read too far is zeros, and refused by its place */
+    memset(copy + from->limit / 8, 0, 256);
+    padded.bits = copy;
+    return gcomp__read_coded(form, &padded, codes);
 }
 
 /* Kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
@@ -9919,9 +9914,10 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
 {
     const size_t packed = gcomp__packed_bytes(form, count), left = (size_t)(end - *at);
     const uint8_t *p = *at;
+    gcomp__coded from;
     if (!left) return GCOMP_TRUNCATED;
-    unsigned head = p[0];
-    if (head == GCOMP__BY_PACKED) {
+    from.head = p[0];
+    if (from.head == GCOMP__BY_PACKED) {
         if (left <= packed) return GCOMP_TRUNCATED;
         /* packed codes as they are; their last byte is padded by zeros up to whole groups */
         *at = p + 1 + packed;
@@ -9930,15 +9926,19 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
         return gcomp__look_at_any(form, codes, count);
     }
     /* a form that the codec allows, and the length that follows it */
-    if (!gcomp__may_code(form, head)) return GCOMP_CORRUPT;
+    if (!gcomp__may_code(form, from.head)) return GCOMP_CORRUPT;
     if (left < 3) return GCOMP_TRUNCATED;
     size_t bytes = gcomp__get16(p + 1);
     if (3 + bytes > packed) return GCOMP_CORRUPT; /* an encoder would have left it packed */
     if (bytes > left - 3) return GCOMP_TRUNCATED;
     *at = p + 3 + bytes;
+    from.bits = p + 3;
+    from.at = 0;
+    from.limit = 8 * bytes;
+    from.count = count;
     /* groups are read by words, which may reach behind the segment */
-    if (left < 3 + bytes + 256) return gcomp__read_last(form, head, p + 3, bytes, count, codes);
-    return gcomp__read_coded(form, head, p + 3, bytes, count, codes);
+    if (left < 3 + bytes + 256) return gcomp__read_last(form, &from, codes);
+    return gcomp__read_coded(form, &from, codes);
 }
 
 /* >>decoding levels: coded levels as floats, to where a sink wants them. A segment is unpacked into
@@ -10258,8 +10258,9 @@ GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned 
    bits are a convex function of the parameter r: they fall, then rise. A parameter whose 2^r is
    above the mean gap is too large. So the least of four parameters in a row is the least of all,
    unless it is the lowest of the four: then the search goes on below. */
-static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const uint32_t *index,
-                                   size_t k, size_t n, size_t *bytes)
+GCOMP__HOT static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels,
+                                              const uint32_t *index, size_t k, size_t n,
+                                              size_t *bytes)
 {
     const size_t mean = k ? n / k : 0;
     unsigned base = 0, best = 0, coder = GCOMP__CODER_BITMAP;
@@ -10324,7 +10325,7 @@ static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size
 }
 
 /* Writes one Rice code of any length: the ones 24 at a time, the zero, the low bits. */
-GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
 {
     uint64_t q = (uint64_t)gap >> r;
     for (; q >= 24; q -= 24) gcomp__pack_bytes(p, 0xffffffu, 24);
@@ -10375,8 +10376,8 @@ static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsign
 }
 
 /* Writes the list with the coder that gcomp__index_coder has found, in as many bytes. */
-static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder,
-                               size_t bytes)
+GCOMP__HOT static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k,
+                                          unsigned coder, size_t bytes)
 {
     if (coder == GCOMP__CODER_BITMAP) {
         gcomp__put_bitmap(to, index, k, bytes);
@@ -10414,7 +10415,7 @@ GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
 
 /* BITMAP. reader.bits holds a word of the bitmap, less the indices that have been read: each of
    these was the lowest one, and was cleared. x->next is the index of bit 0 of the word. */
-static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
@@ -10436,7 +10437,7 @@ static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
 }
 
 /* RAW. Each index must be at least x->next, which is one more than the index before. */
-static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     int falls = 0; /* some index is not above the one before */
@@ -10459,7 +10460,7 @@ static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
 
    A gap of up to 32 bits, which may begin in the middle of a byte, lies in the 8 bytes from its
    first byte on. */
-static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
@@ -10497,8 +10498,8 @@ static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
 
 /* Reads a Rice code of any length. Returns 0 if the stream ends before the code does, or if the
    gap is far above `most`; else *gap may still be above `most`, by up to 2^38. */
-GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most,
-                                    uint64_t *gap)
+GCOMP__HOT GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most,
+                                               uint64_t *gap)
 {
     uint64_t q = 0; /* the ones so far */
     /* count ones, across as many refills as needed; then a zero, then r bits */
@@ -10523,7 +10524,7 @@ GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_
 /* Reads Rice codes that end within what a refill gives; returns how many. After a refill at_once
    codes are read, which mostly fit, without another look at the bytes: so a code waits for
    little more than the end of the one before. */
-static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
 {
     const unsigned r = x->coder;
     const uint64_t low = gcomp__low_bits(r);
@@ -10558,7 +10559,7 @@ static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count
 }
 
 /* Rice codes: short ones many at a time, a long one by itself, and so on. */
-static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = gcomp__short_gaps(x, index, count);
     uint64_t gap;
@@ -10571,7 +10572,7 @@ static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
 }
 
 /* A list in memory, which is copied. */
-static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
 {
     memcpy(index, x->reader.at, 4 * count);
     x->reader.at += 4 * count;
@@ -10581,7 +10582,7 @@ static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
 
 /* Reads up to `count` more indices; returns how many: fewer only at the end, 0 if the list is
    bad. */
-static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
 {
     count = gcomp__min(count, x->left);
     if (x->bad) return 0;
@@ -10597,7 +10598,7 @@ static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t cou
 /* Reads up to `count` more elements: indices; or where indices are those of groups, the elements
    of the groups: of group 3 of 16 elements 48 .. 63. Returns how many. If they are fewer than
    count, there are no more. A call may begin and end within a group; x->element says where. */
-static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
+GCOMP__HOT static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = 0;
     uint32_t group; /* its number */
@@ -10835,8 +10836,8 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
      line            ****       ****               ****      a random place inside each part
 
    At even distances all lines could fall into the same columns of a matrix. */
-static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                 size_t lines, size_t i, float *p)
+GCOMP__HOT static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *in,
+                                            size_t n, size_t lines, size_t i, float *p)
 {
     const size_t apart = gcomp__max(n / lines, 16);
     const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20); /* places in a part */
@@ -11233,7 +11234,7 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
    be too large (GCOMP__LOOK), or where a scale is: no code stands for a number of 2^16 or more, so
    d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding and
    codes. Checks of one word a code run in a kernel. */
-static gcomp_result gcomp__block_check(const gcomp__view *view)
+GCOMP__HOT static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
     const size_t last = view->n % 16, each = form->scale_bytes;
@@ -11691,7 +11692,7 @@ static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp__sourc
 
 /* Task: a chunk of the commit, half a tile at a time. The residual first: y may be the
    gradient. */
-static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
+GCOMP__HOT static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
 {
     const gcomp__cast_job *job = (const gcomp__cast_job *)arg;
     const gcomp__work *work = job->work;
@@ -12102,8 +12103,9 @@ static size_t gcomp__twobit_lines(size_t n, double rate)
 /* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
    for all that lie above. Zeros and what is not finite are not counted. bins NULL: none are.
    Returns the largest key. */
-static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                    size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
+GCOMP__HOT static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in,
+                                               size_t n, size_t lines, uint32_t base,
+                                               unsigned shift, uint32_t *bins)
 {
     const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
     uint32_t most = 0;
@@ -12137,8 +12139,8 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source
 
 /* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
    refuses it. */
-static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                double rate)
+GCOMP__HOT static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in,
+                                           size_t n, double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
     const size_t lines = gcomp__twobit_lines(n, rate);
@@ -13001,7 +13003,7 @@ static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
 /* Is an exponent 255? Of each group of 18 bytes the first 16 are exponents. x is the complement of
    eight of them: a byte of x is 0 where the exponent is 255. In x - ones such a byte borrows, which
    sets its top bit; & ~x leaves only bits that the borrow has set. */
-static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
+GCOMP__HOT static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
 {
     const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
     uint64_t bad = 0;
@@ -13772,6 +13774,7 @@ static const float gcomp__eden_centroids[4][8] = {{1, 0, 0, 0, 0, 0, 0, 0},
 
 /* How one piece is coded. */
 typedef struct gcomp__eden_levels {
+    int bits;          /* of a code */
     float inverse;     /* of the cubic: unit / norm of the piece; y = x * inverse */
     float slope, top;  /* of the cubic; |y| <= top, where the largest code is reached */
     int32_t border;    /* 2 bits: the bits of the border, times the norm */
@@ -13780,8 +13783,9 @@ typedef struct gcomp__eden_levels {
 
 /* The levels for a piece whose rotated elements have the mean square norm^2; centroids are
    multiplied by `times`, a power of two. Decoding uses the table alone. */
-static void gcomp__eden_fit(gcomp__eden_levels *l, unsigned bits, double norm, float times)
+static void gcomp__eden_fit(gcomp__eden_levels *l, int bits, double norm, float times)
 {
+    l->bits = bits;
     l->inverse = (float)((bits == 4 ? -0.5308287 : -0.4598167) / norm);
     l->slope = bits == 4 ? -7.1207364f : -4.3787316f;
     l->top = bits == 4 ? 1.5406423f : 1.2081296f;
@@ -13876,8 +13880,10 @@ GCOMP__HEAVY void gcomp__eden_unpack(float *x, const uint8_t *code, size_t size,
    will go. */
 #define gcomp__eden_fill GCOMP__F(eden_fill)
 static void gcomp__eden_fill(float *x, const uint8_t *code, size_t size, size_t step, size_t part,
-                             int bits, const int32_t *table, gcomp__ahead *place)
+                             const gcomp__eden_levels *l, gcomp__ahead *place)
 {
+    const int bits = l->bits;
+    const int32_t *table = l->table;
     const size_t code16 = 2 * (size_t)bits, all = step == size ? size : 0; /* all: or no element */
     if (bits == 1) gcomp__eden_unpack(x, code, all, 1, table, place);
     else if (bits == 2) gcomp__eden_unpack(x, code, all, 2, table, place);
@@ -13927,6 +13933,14 @@ typedef struct gcomp__eden_job {
     size_t room;             /* floats of the workspace of a lane; 0: there is none */
     uint8_t bad[GCOMP__EDEN_LANES]; /* this lane has met a number that is not finite */
 } gcomp__eden_job;
+
+/* Where decoded elements go. */
+typedef struct gcomp__eden_target {
+    float *y;        /* stored there, or added with the weight, as `ending` says; or NULL */
+    float *residual; /* subtracted from it; or NULL */
+    int ending;
+    float weight;
+} gcomp__eden_target;
 
 typedef struct gcomp__eden_kernels {
     int (*encode)(const gcomp__eden_job *job, float *work, size_t chunk); /* 1: not finite */
@@ -14096,7 +14110,7 @@ static uint32_t gcomp__eden_encode_piece(const gcomp__eden_job *job, float *x, s
         stretch = (double)m * (m > 16 ? 1 + (double)GCOMP__LEAN * (double)GCOMP__LEAN : 1);
     }
     gcomp__rotate(x, size, &next); /* x = T p * lift */
-    gcomp__eden_fit(&levels, (unsigned)bits, gcomp__sqrt(squares * stretch) * lift, 1);
+    gcomp__eden_fit(&levels, bits, gcomp__sqrt(squares * stretch) * lift, 1);
     if (bits == 1) dot = gcomp__eden_codes(code, x, size, 1, &levels, &next);
     else if (bits == 2) dot = gcomp__eden_codes(code, x, size, 2, &levels, &next);
     else if (bits == 3) dot = gcomp__eden_codes(code, x, size, 3, &levels, &next);
@@ -14191,25 +14205,25 @@ static gcomp_result gcomp__eden_check(const gcomp__view *view)
      codes ->  H c  ->  T'c (twice: mix back)  ->  s T'c  ->  y or residual
                eden_fill                           hadamard_give */
 #if GCOMP__EACH_WIDE(EDEN)
-/* Elements begin .. end - 1 of a payload: stored in y or added to y with a weight, as `ending`
-   says; and taken from the residual. y or residual may be NULL. Whole pieces are decoded, or as
-   much of them as there is room for in `work`. */
+/* Elements begin .. end - 1 of a payload. Whole pieces are decoded, or as much of them as there is
+   room for in `work`. */
 #define gcomp__eden_put GCOMP__F(eden_put)
 static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, float *work,
-                            size_t room, float *y, int ending, float weight, float *residual)
+                            size_t room, const gcomp__eden_target *to)
 {
     const int bits = (int)view->form.code16 / 2;
+    float *y = to->y, *residual = to->residual;
     const uint64_t words = gcomp__get64(view->body);
     const uint8_t *scale = view->scales + begin / view->form.block * 4;
     gcomp__eden_levels levels;
     size_t size;
     for (size_t i = begin; i < end; i += size, scale += 4) {
         size_t step = size = gcomp__eden_piece(view->n, view->form.block, i);
-        const int in_place = ending == GCOMP__STORE && i + size <= end; /* in y itself */
+        const int in_place = to->ending == GCOMP__STORE && i + size <= end; /* in y itself */
         const uint32_t word = gcomp__get32(scale);
         const uint8_t *code = view->codes + i / 16 * view->form.code16;
         if (!in_place && step > room) step = room;
-        gcomp__eden_fit(&levels, (unsigned)bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
+        gcomp__eden_fit(&levels, bits, 1, word >> 31 ? 7.888609052210118e-31f : 1);
         for (size_t at = 0; at < size && i + at < end; at += step) {
             const size_t count = gcomp__min(step, end - i - at);
             float *x = in_place ? y + i : work; /* the part is made here */
@@ -14218,12 +14232,12 @@ static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, f
             place.b = y && residual ? residual + i + at : NULL;
             place.step = 64;
             place.left = count / 16;
-            gcomp__eden_fill(x, code, size, step, at / step, bits, levels.table, &place);
+            gcomp__eden_fill(x, code, size, step, at / step, &levels, &place);
             if (word & 1) gcomp__mix(x, i + at, count, gcomp__min(size, GCOMP__GROUP), words, 1);
             gcomp__hadamard_give(x, i + at, count, words, gcomp__float(word & 0x7fffffffu));
             if (residual) gcomp__add_scaled(residual + i + at, x, -1, count, 0);
-            if (y && ending != GCOMP__STORE)
-                gcomp__add_scaled(y + i + at, x, weight, count, ending == GCOMP__FRESH);
+            if (y && to->ending != GCOMP__STORE)
+                gcomp__add_scaled(y + i + at, x, to->weight, count, to->ending == GCOMP__FRESH);
             else if (y && !in_place) memcpy(y + i + at, x, 4 * count);
         }
     }
@@ -14239,20 +14253,25 @@ static void gcomp__eden_sink(const gcomp__eden_job *job, float *work, size_t chu
     const size_t room = job->room ? job->room : (size_t)GCOMP__TILE;
     float tile[GCOMP__TILE];
     float *residual = gcomp__keeps_rest(sink) ? sink->in.residual.floats : NULL;
+    gcomp__eden_target to;
     size_t stop;
     if (!job->room) work = tile;
     for (size_t i = begin; i < end; i = stop) {
         stop = gcomp__min(end, i + job->form.block);
         if (residual) gcomp__update_residual(&job->in, i, stop - i, NULL);
+        to.residual = residual;
+        to.y = NULL;
+        to.ending = GCOMP__ADD;
+        to.weight = sink->weight;
         if (residual && sink->own && (!sink->y.floats || sink->own_at >= sink->count))
-            gcomp__eden_put(sink->own, i, stop, work, room, NULL, GCOMP__ADD, 1, residual);
+            gcomp__eden_put(sink->own, i, stop, work, room, &to);
+        to.y = sink->y.floats;
         for (size_t w = 0; sink->y.floats && w < sink->count; w++) {
-            const int fresh = sink->fresh && w == 0;
-            gcomp__eden_put(sink->views + w, i, stop, work, room, sink->y.floats,
-                            sink->ending == GCOMP__STORE ? GCOMP__STORE
-                            : fresh                      ? GCOMP__FRESH
-                                                         : GCOMP__ADD,
-                            sink->weight, sink->own && w == sink->own_at ? residual : NULL);
+            to.residual = sink->own && w == sink->own_at ? residual : NULL;
+            to.ending = sink->ending == GCOMP__STORE ? GCOMP__STORE
+                        : sink->fresh && w == 0      ? GCOMP__FRESH
+                                                     : GCOMP__ADD;
+            gcomp__eden_put(sink->views + w, i, stop, work, room, &to);
         }
     }
 }
@@ -14436,15 +14455,15 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t coun
 }
 
 /* The same of floats, whose keys have 31 bits. */
-static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins,
-                                  size_t *ties)
+GCOMP__HOT static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k,
+                                             size_t *bins, size_t *ties)
 {
     return (uint32_t)gcomp__kth_key(value, GCOMP__ALL_FLOATS, count, k, bins, ties);
 }
 
 /* Keeps the k largest of a selection, in order of index; of equal ones the first. Returns the
    smallest key that is kept. */
-static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
+GCOMP__HOT static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
 {
     /* Elements move forward in place. Each is written, and the place moves on only for those
        that are kept: a branch for each would often be predicted wrongly. */
@@ -14474,7 +14493,8 @@ static size_t gcomp__sparse_sample(size_t n)
 }
 
 /* Puts the sample into s->value: lines of 16 elements from all over the tensor. */
-static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
+GCOMP__HOT static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s,
+                                          size_t sample)
 {
     const size_t lines = (gcomp__min(sample, s->n) + 15) / 16;
     for (size_t i = 0; i < lines; i++)
@@ -14487,8 +14507,8 @@ static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *
      expected + expected / 4 + 3 sqrt(expected) + 2
 
    elements that reach it, where expected = k * sample / n. Neither zero nor infinite. */
-static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure,
-                                   size_t *bins)
+GCOMP__HOT static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n,
+                                              int sure, size_t *bins)
 {
     size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, left;
     /* margin: sqrt(expected), about the standard deviation of that number */
@@ -14937,7 +14957,7 @@ GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
 
 /* Checks a body to the last bit: what has not been read of the indices, and the values. Indices of
    elements go to view->list, if it is there; those read before are there already. */
-static gcomp_result gcomp__sparse_check(const gcomp__view *view)
+GCOMP__HOT static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
     uint32_t batch[GCOMP__SPARSE_BATCH];
     gcomp__view values = *view; /* as a payload of their own */
@@ -14973,7 +14993,8 @@ static void gcomp__list_room(gcomp__call *call, gcomp__view *view)
 
 /* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
    see the kernel two_lists. */
-static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
+GCOMP__HOT static gcomp_result gcomp__sparse_check_two(const gcomp__view *one,
+                                                       const gcomp__view *two)
 {
     gcomp__view a = *one, b = *two; /* their indices are read in part here */
     gcomp__indices *const x = &a.indices, *const y = &b.indices;
@@ -14994,7 +15015,8 @@ static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp_
 }
 
 /* Reads all elements of a valid payload; returns how many. */
-GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
+GCOMP__HOT GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index,
+                                                   float *value)
 {
     gcomp__indices indices = view->indices;
     if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value, NULL, 0);
@@ -15063,7 +15085,7 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
    largest float with its sign. No element is there twice, so the sums of a turn are looked at
    together, after the turn. Of an own payload also: residual <- residual - value, saturated, and
    masked <- 0. */
-GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
 {
     float tile[GCOMP__CURSOR + 32];
     const size_t ahead = c->cached ? 0 : 16; /* indices that stay for longer, being fetched */
@@ -15176,7 +15198,7 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
    threads the dense part of all chunks comes first, and one thread adds the payloads. An own
    payload that is not among those of the mean, or for which there is no mean, has a cursor of its
    own. */
-GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
+GCOMP__HOT GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
@@ -15447,7 +15469,7 @@ static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value
 
 /* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
    of the sign. */
-static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
+GCOMP__HOT static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
 {
     uint32_t least[2] = {0, 0};
     size_t count[2] = {0, 0}, ties[2], kept = 0;
@@ -15470,8 +15492,8 @@ static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
 
 /* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
    these. */
-static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec,
-                                         gcomp__selection *s)
+GCOMP__HOT static gcomp_result gcomp__dryden_select(const gcomp__call *call,
+                                                    const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
     const size_t most = gcomp__dryden_most(codec, s->n);
@@ -15632,7 +15654,7 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
 
 /* Thins the candidates out: keeps those that may be sent with the present quantum. exact: keeps
    those that are sent, and their values become what is sent. */
-static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
+GCOMP__HOT static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
 {
     gcomp__selection *s = job->s;
     size_t kept = 0;
@@ -15712,8 +15734,8 @@ static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
    and the sums that the true q is made from. 3. The true q thins the elements out. If the true q
    is below the quantum of the pass, its candidates do not suffice: another pass, with 0.75 of
    the new q. */
-static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_codec *codec,
-                                         gcomp__selection *s)
+GCOMP__HOT static gcomp_result gcomp__wangni_select(const gcomp__call *call,
+                                                    const gcomp_codec *codec, gcomp__selection *s)
 {
     const size_t sample =
         gcomp__min(s->n, gcomp__max(4096, gcomp__min(gcomp__sparse_sample(s->n), 8192)));
@@ -15950,8 +15972,9 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 
      sums    3.0   9.5   0.0   9.5   7.1
      taken         x           x            least = 9.5, ties = 2 */
-static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
-                                            gcomp__selection *s)
+GCOMP__HOT static gcomp_result gcomp__blocktopk_select(const gcomp__call *call,
+                                                       const gcomp_codec *codec,
+                                                       gcomp__selection *s)
 {
     const size_t block = (size_t)codec->param[1], blocks = gcomp__ceil_div(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
@@ -16343,7 +16366,7 @@ static uint64_t gcomp__dct_cosine(uint64_t m, uint64_t n)
 
 /* The wave of a side of n: s(1) cos(pi m / (2 n)) for m < 4 n; then s(0). Of n = 1 there is s(0)
    alone. */
-static void gcomp__dct_wave(float *wave, size_t n)
+GCOMP__HOT static void gcomp__dct_wave(float *wave, size_t n)
 {
     const float unit = 4.656612873077393e-10f; /* 2^-31 */
     const uint64_t scale = gcomp__dct_root(((uint64_t)1 << 63) / n); /* 2^31 sqrt(2 / n) */
@@ -16358,7 +16381,7 @@ static void gcomp__dct_wave(float *wave, size_t n)
 }
 
 /* Row k of C: n cosines, and zeros up to a multiple of 16. */
-static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
+GCOMP__HOT static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
 {
     for (size_t j = 0, m = k; j < n; j++, m += 2 * k) {
         if (m >= 4 * n) m -= 4 * n;
@@ -16534,7 +16557,8 @@ static size_t gcomp__dct_begin(const gcomp__dct_shape *s, size_t chunk)
 
 /* x <- the coefficients of a chunk; half has room for as many. 0: p is not finite. Where a sum
    overflows, p is made smaller first, and what then is too large becomes the largest float. */
-static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, size_t chunk)
+GCOMP__HOT static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half,
+                                         size_t chunk)
 {
     const gcomp__dct_shape *s = &job->shape;
     const gcomp__dct_kernels *k = job->kernels;
@@ -16559,7 +16583,8 @@ static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, 
 }
 
 /* The k largest of a chunk's coefficients x become s->value and s->index. */
-static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s, const float *x)
+GCOMP__HOT static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s,
+                                         const float *x)
 {
     const size_t c = job->shape.h * job->shape.w, k = job->shape.k;
     size_t ties, columns = 0;
@@ -16578,7 +16603,8 @@ static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s, co
 }
 
 /* Writes the places of a chunk. */
-static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to, const uint32_t *place)
+GCOMP__HOT static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to,
+                                             const uint32_t *place)
 {
     const uint32_t mask = (uint32_t)gcomp__low_bits(s->low);
     size_t at = s->upper;
@@ -16594,7 +16620,7 @@ static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to, const 
 }
 
 /* Task: the chunks of a lane. */
-static void gcomp__dct_lane(void *arg, size_t lane)
+GCOMP__HOT static void gcomp__dct_lane(void *arg, size_t lane)
 {
     gcomp__dct_job *job = (gcomp__dct_job *)arg;
     const gcomp__dct_shape *s = &job->shape;
@@ -16693,7 +16719,7 @@ typedef struct gcomp__dct_reader {
 } gcomp__dct_reader;
 
 /* The next place; there is one. */
-static size_t gcomp__dct_next(gcomp__dct_reader *r)
+GCOMP__HOT static size_t gcomp__dct_next(gcomp__dct_reader *r)
 {
     const gcomp__dct_shape *s = r->shape;
     if (!s->bytes) return r->i++;
@@ -16708,8 +16734,8 @@ static size_t gcomp__dct_next(gcomp__dct_reader *r)
 }
 
 /* A view of the values of a payload whose shape was read; s NULL: it has no elements. */
-static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
-                                      gcomp__view *values)
+GCOMP__HOT static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
+                                                 gcomp__view *values)
 {
     const size_t head = s ? gcomp__plus(gcomp__times(s->chunks, s->bytes), GCOMP__DCT_HEAD) : 0;
     double param[GCOMP_PARAMS];
@@ -16800,8 +16826,8 @@ typedef struct gcomp__dct_line {
 } gcomp__dct_line;
 
 /* Adds the coefficients of payload w in row u of a chunk. */
-GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line, size_t w,
-                                        size_t chunk, size_t u)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line,
+                                                   size_t w, size_t chunk, size_t u)
 {
     const gcomp__dct_shape *s = sum->shape;
     const size_t first = u * s->w, n = s->k * s->chunks, from = chunk * s->k;
@@ -16839,8 +16865,9 @@ GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_li
 
 /* tile <- rows r0 .. r0 + rows - 1 of a chunk, their coefficients times `factor`. Returns the bits
    of the largest coefficient. */
-GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
-                                         size_t rows, float factor, float *tile)
+GCOMP__HOT GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk,
+                                                    size_t r0, size_t rows, float factor,
+                                                    float *tile)
 {
     const gcomp__dct_shape *s = sum->shape;
     float out[GCOMP__DCT_SIDE], cosines[GCOMP__DCT_SIDE];
@@ -16874,8 +16901,8 @@ GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk
 }
 
 /* tile <- rows r0 .. r0 + rows - 1 of a chunk. */
-static void gcomp__dct_inverse(const gcomp__dct_sum *sum, size_t chunk, size_t r0, size_t rows,
-                               float *tile)
+GCOMP__HOT static void gcomp__dct_inverse(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
+                                          size_t rows, float *tile)
 {
     if (gcomp__dct_rows(sum, chunk, r0, rows, 1, tile) < GCOMP__DCT_LARGE) return;
     (void)gcomp__dct_rows(sum, chunk, r0, rows, GCOMP__DCT_DOWN, tile);
@@ -16893,7 +16920,8 @@ typedef struct gcomp__dct_pass {
 } gcomp__dct_pass;
 
 /* `rows` rows of what was decoded go where they belong. i: the first element of the first row. */
-static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size_t i, size_t rows)
+GCOMP__HOT static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size_t i,
+                                       size_t rows)
 {
     const gcomp__dct_shape *s = &pass->shape;
     const gcomp__sink *sink = pass->sink;
@@ -16906,7 +16934,7 @@ static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size
 }
 
 /* Task: the chunks of a lane. */
-GCOMP__NOINLINE void gcomp__dct_give_lane(void *arg, size_t lane)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_give_lane(void *arg, size_t lane)
 {
     const gcomp__dct_pass *pass = (const gcomp__dct_pass *)arg;
     const gcomp__dct_shape *s = &pass->shape;
@@ -17190,7 +17218,8 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
 
      draws     | batch 0 | batch 1 | ... | batch `sure` - 1 | one by one
      marked    | all                                        | if not drawn before */
-static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
+GCOMP__HOT static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
+                                              size_t k, size_t n)
 {
     const size_t few = gcomp__min(k, n - k), sure = few / GCOMP__RANDOM_DRAWS;
     size_t coming[4][GCOMP__RANDOM_DRAWS], i, done;
@@ -17276,7 +17305,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 }
 
 /* Commits a chunk: residual <- p, y <- 0; then y <- sum and residual <- 0 for the elements of S. */
-static void gcomp__random_put(void *arg, size_t chunk)
+GCOMP__HOT static void gcomp__random_put(void *arg, size_t chunk)
 {
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
     const gcomp__work *work = job->work;
@@ -18040,8 +18069,8 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
 /* The `few` elements of largest estimate, of equal ones the first, in order of index, with their
    estimates as values. Estimates that are zero are left out; so there may be fewer. The result
    lies in the scratch. All workers have the same sums, and find the same elements. */
-static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
-                                                     gcomp__sketch_job *job)
+GCOMP__HOT static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
+                                                                gcomp__sketch_job *job)
 {
     const uint32_t guess = gcomp__sketch_guess(call, job);
     gcomp__sketch_from(call, job, guess);
@@ -18098,7 +18127,7 @@ static size_t gcomp__sketch_scratch(const gcomp_codec *codec, size_t n)
 /* Round 1, of one matrix: finds the candidates in the summed table, keeps their indices in the
    local memory, and gives their p / world to the sum, in the order of the indices. Where fewer than
    job.few estimates are not zero, zeros fill the rest. */
-static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
+GCOMP__HOT static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
 {
     gcomp__sketch_job job =
         gcomp__sketch_job_of(work, matrix, gcomp__sketch_few(work->codec, work->rows * work->cols));
@@ -18338,6 +18367,7 @@ typedef struct gcomp__matrix {
 typedef struct gcomp__strip {
     const float *g, *e;
     size_t stride;
+    size_t ahead; /* what is prefetched lies so many floats behind; 0: nothing is */
 } gcomp__strip;
 
 /* Places of P and Q, in the orders that the kernels want. */
@@ -18363,7 +18393,7 @@ typedef struct gcomp__gemm_kernels {
 #endif
 
 #if GCOMP__EACH(POWERSGD)
-/* The rows of M from (i, j) on, as they lie in memory. */
+/* The rows of M from (i, j) on, as they lie in memory; nothing is prefetched. */
 #define gcomp__strip_at GCOMP__F(strip_at)
 GCOMP__INLINE gcomp__strip gcomp__strip_at(const gcomp__matrix *m, size_t i, size_t j)
 {
@@ -18372,27 +18402,18 @@ GCOMP__INLINE gcomp__strip gcomp__strip_at(const gcomp__matrix *m, size_t i, siz
     x.g = (const float *)m->in->grad + at;
     x.e = gcomp__residual_at(m->in->residual, at).floats;
     x.stride = m->cols;
+    x.ahead = 0;
     return x;
 }
 
-/* The strip that lies `distance` elements behind x; none if distance is 0. */
-#define gcomp__strip_behind GCOMP__F(strip_behind)
-GCOMP__INLINE gcomp__strip gcomp__strip_behind(const gcomp__strip *x, size_t distance)
-{
-    gcomp__strip next = *x;
-    next.g = distance ? x->g + distance : NULL;
-    next.e = distance && x->e ? x->e + distance : NULL;
-    return next;
-}
-
-/* What `project` reads after `count` columns at j of x: the next ones, up to column `stop`, or the
-   first ones, from column k on, of as many rows below, if there are `more`. */
+/* How far away is what `project` reads after `count` columns at j of x: the next ones, up to column
+   `stop`, or the first ones, from column k on, of as many rows below, if there are `more`. */
 #define gcomp__strip_next GCOMP__F(strip_next)
-GCOMP__INLINE gcomp__strip gcomp__strip_next(const gcomp__strip *x, size_t rows, int more, size_t k,
-                                             size_t j, size_t count, size_t stop)
+GCOMP__INLINE size_t gcomp__strip_next(const gcomp__strip *x, size_t rows, int more, size_t k,
+                                       size_t j, size_t count, size_t stop)
 {
-    if (j + 2 * count <= stop) return gcomp__strip_behind(x, count);
-    return gcomp__strip_behind(x, more ? rows * x->stride - (j - k) : 0);
+    if (j + 2 * count <= stop) return count;
+    return more ? rows * x->stride - (j - k) : 0;
 }
 
 /* 16 elements of M, `at` elements behind the strip's first one. */
@@ -18402,15 +18423,16 @@ GCOMP__INLINE gv gcomp__strip_load(const gcomp__strip *x, size_t at)
     return x->e ? gv_add(gv_load(x->g + at), gv_load(x->e + at)) : gv_load(x->g + at);
 }
 
-/* Prefetches a line of the cache from each row of the strip that comes next. */
+/* Prefetches a line of the cache from each row of what comes next. */
 #define gcomp__strip_prefetch GCOMP__F(strip_prefetch)
-GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *next, size_t at, int rows)
+GCOMP__INLINE void gcomp__strip_prefetch(const gcomp__strip *x, size_t at, int rows)
 {
-    if (!next->g) return;
+    if (!x->ahead) return;
+    at += x->ahead;
     GCOMP__UNROLL
-    for (int r = 0; r < rows; r++) {
-        GCOMP__PREFETCH_NEAR(next->g + at + (size_t)r * next->stride);
-        if (next->e) GCOMP__PREFETCH_NEAR(next->e + at + (size_t)r * next->stride);
+    for (int r = 0; r < rows; r++, at += x->stride) {
+        GCOMP__PREFETCH_NEAR(x->g + at);
+        if (x->e) GCOMP__PREFETCH_NEAR(x->e + at);
     }
 }
 
@@ -18428,6 +18450,7 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
     x.g = tile;
     x.e = NULL;
     x.stride = (count + 15) / 16 * 16;
+    x.ahead = 0;
     for (size_t r = 0; r < rows; r++, tile += x.stride) {
         const size_t at = m->at + (i + r) * m->cols + j;
         size_t l = 0;
@@ -18465,12 +18488,12 @@ GCOMP__NOINLINE gcomp__strip gcomp__strip_copy(const gcomp__matrix *m, size_t i,
      sum[r * rank + c], lane l   is the sum over j = l, l + 16, l + 32, ... of M[r][j] * Q[j][c]
 
    rows and rank are constants with rows * rank <= 4, so that all sums stay in registers. For that
-   the loops over the array of sums must be unrolled (gcc from 8, clang). `next` is prefetched. */
+   the loops over the array of sums must be unrolled (gcc from 8, clang). */
 #define gcomp__project_by_columns GCOMP__F(project_by_columns)
 GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t count, const float *q,
-                                            float *p, const gcomp__strip *next, int rows, int rank)
+                                            float *p, int rows, int rank)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     gv sum[4]; /* rows x rank */
     GCOMP__UNROLL
     for (int k = 0; k < rows * rank; k++) sum[k] = gv_splat(0);
@@ -18482,7 +18505,7 @@ GCOMP__HEAVY void gcomp__project_by_columns(const gcomp__strip *from, size_t cou
             for (int c = 0; c < rank; c++)
                 sum[r * rank + c] = gv_fma(v, gv_load(q + 16 * c), sum[r * rank + c]);
         }
-        gcomp__strip_prefetch(&ahead, j, rows);
+        gcomp__strip_prefetch(&x, j, rows);
     }
     GCOMP__UNROLL
     for (int k = 0; k < rows * rank; k++) { /* the rows of P are `rank` floats apart, as sums are */
@@ -18503,15 +18526,14 @@ GCOMP__INLINE size_t gcomp__project_rows(size_t rank, size_t left)
 /* Calls the copy of the kernel that is made for this rank and number of rows. */
 #define gcomp__project_low_rank GCOMP__F(project_low_rank)
 GCOMP__NOINLINE void gcomp__project_low_rank(const gcomp__strip *x, size_t count, const float *q,
-                                             float *p, const gcomp__strip *next, size_t rows,
-                                             size_t rank)
+                                             float *p, size_t rows, size_t rank)
 {
-    if (rank == 4) gcomp__project_by_columns(x, count, q, p, next, 1, 4);
-    else if (rank == 3) gcomp__project_by_columns(x, count, q, p, next, 1, 3);
-    else if (rank == 2 && rows == 2) gcomp__project_by_columns(x, count, q, p, next, 2, 2);
-    else if (rank == 2) gcomp__project_by_columns(x, count, q, p, next, 1, 2);
-    else if (rows == 4) gcomp__project_by_columns(x, count, q, p, next, 4, 1);
-    else gcomp__project_by_columns(x, count, q, p, next, 1, 1);
+    if (rank == 4) gcomp__project_by_columns(x, count, q, p, 1, 4);
+    else if (rank == 3) gcomp__project_by_columns(x, count, q, p, 1, 3);
+    else if (rank == 2 && rows == 2) gcomp__project_by_columns(x, count, q, p, 2, 2);
+    else if (rank == 2) gcomp__project_by_columns(x, count, q, p, 1, 2);
+    else if (rows == 4) gcomp__project_by_columns(x, count, q, p, 4, 1);
+    else gcomp__project_by_columns(x, count, q, p, 1, 1);
 }
 
 /* The columns of the next block of a sum, of `left` columns: 512, or all that are left if these are
@@ -18539,21 +18561,20 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
     const size_t direct = gcomp__general(m->in) ? 0 : lines; /* columns that need no copy */
     /* columns of a span: 8192, 2048 and 1024 for ranks 1, 2, and 3 or 4 */
     const size_t span = GCOMP__SUM_BLOCK * (rank > 2 ? 2 : rank > 1 ? 4 : 16);
-    const gcomp__strip none = {NULL, NULL, 0};
     float tile[3 * GCOMP__SUM_BLOCK / 2]; /* one row of the longest block, copied */
     size_t j = 0, count, rows;
     for (size_t k = 0; k < direct; k = j)
         for (size_t i = row; i < end; i += rows) {
             rows = gcomp__project_rows(rank, end - i);
             for (j = k; j < gcomp__min(direct, k + span); j += count) {
-                const gcomp__strip x = gcomp__strip_at(m, i, j);
+                gcomp__strip x = gcomp__strip_at(m, i, j);
                 const int more = m->uncached && i + 2 * rows <= end; /* a strip below this one */
-                gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
                 count = gcomp__sum_block(direct - j);
+                x.ahead = more ? rows * m->cols : 0;
                 if (rank <= 2 && m->uncached)
-                    next = gcomp__strip_next(&x, rows, more, k, j, count,
-                                             gcomp__min(direct, k + span));
-                gcomp__project_low_rank(&x, count, q + j * rank, p + i * rank, &next, rows, rank);
+                    x.ahead = gcomp__strip_next(&x, rows, more, k, j, count,
+                                                gcomp__min(direct, k + span));
+                gcomp__project_low_rank(&x, count, q + j * rank, p + i * rank, rows, rank);
             }
         }
     for (j = direct; j < m->cols; j += count) { /* copied, cut as above; the tail by itself */
@@ -18561,7 +18582,7 @@ static void gcomp__project_low(const gcomp__matrix *m, size_t row, size_t end, c
         for (size_t i = row; i < end; i++) {
             const size_t ahead = m->uncached && i + 2 <= end ? m->cols : 0; /* the next row */
             const gcomp__strip x = gcomp__strip_copy(m, i, 1, j, count, ahead, tile);
-            gcomp__project_low_rank(&x, x.stride, q + j * rank, p + i * rank, &none, 1, rank);
+            gcomp__project_low_rank(&x, x.stride, q + j * rank, p + i * rank, 1, rank);
         }
     }
 }
@@ -18588,10 +18609,9 @@ GCOMP__INLINE void gcomp__copy_columns(const gcomp__strip *x, size_t j, int rows
    columns are copied before these are multiplied, so that no product waits for the addition. */
 #define gcomp__project_by_ranks GCOMP__F(project_by_ranks)
 GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count, const float *q,
-                                          float *p, size_t pitch, const gcomp__strip *next,
-                                          int rows, int half)
+                                          float *p, size_t pitch, int rows, int half)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     const int all = half ? 2 * rows : rows;  /* rows of M; `rows` counts vectors of sums */
     const size_t s = x.e ? 16 : x.stride;    /* floats from row to row where M is read */
     float copies[2 * 2 * GCOMP__STRIP * 16];
@@ -18603,7 +18623,7 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
         const float *m = x.e ? copies + j % 32 * 2 * GCOMP__STRIP : x.g + j;
         const float *end = m + gcomp__min(16, count - j);
         if (x.e && j + 16 < count) gcomp__copy_columns(&x, j + 16, all, copies);
-        gcomp__strip_prefetch(&ahead, j, all);
+        gcomp__strip_prefetch(&x, j, all);
         for (; m < end; m++, q += half ? 8 : 16) { /* column by column of M */
             const gv t = half ? gv_twice(q) : gv_load(q); /* row j of Q */
             GCOMP__UNROLL
@@ -18621,13 +18641,12 @@ GCOMP__HEAVY void gcomp__project_by_ranks(const gcomp__strip *from, size_t count
    sums, which is 1 or all of a strip (4 of two rows each, or 6). */
 #define gcomp__project_high_rank GCOMP__F(project_high_rank)
 GCOMP__NOINLINE void gcomp__project_high_rank(const gcomp__strip *x, size_t count, const float *q,
-                                              float *p, size_t pitch, const gcomp__strip *next,
-                                              size_t rows, int half)
+                                              float *p, size_t pitch, size_t rows, int half)
 {
-    if (half && rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, next, 4, 1);
-    else if (half) gcomp__project_by_ranks(x, count, q, p, pitch, next, 1, 1);
-    else if (rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, next, GCOMP__STRIP, 0);
-    else gcomp__project_by_ranks(x, count, q, p, pitch, next, 1, 0);
+    if (half && rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, 4, 1);
+    else if (half) gcomp__project_by_ranks(x, count, q, p, pitch, 1, 1);
+    else if (rows > 1) gcomp__project_by_ranks(x, count, q, p, pitch, GCOMP__STRIP, 0);
+    else gcomp__project_by_ranks(x, count, q, p, pitch, 1, 0);
 }
 
 /* More than 4 ranks:
@@ -18656,17 +18675,16 @@ static void gcomp__project_high(const gcomp__matrix *m, size_t row, size_t end, 
             const size_t vectors = end - i >= tall * pairs ? tall : 1;
             rows = gcomp__min(end - i, vectors * pairs);
             for (size_t j = k; j < stop; j += count) {
-                gcomp__strip x = gcomp__strip_at(m, i, j), next = gcomp__strip_behind(&x, 0);
+                gcomp__strip x = gcomp__strip_at(m, i, j);
                 count = gcomp__min(general ? width : 512, stop - j);
                 if (!general && count > 15) count = count / 16 * 16;
                 /* fewer than 16 columns are left at the end only; a vector would read past them */
                 if (general || count < 16) x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                else next = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
+                else x.ahead = gcomp__strip_next(&x, rows, i + 2 * rows <= end, k, j, count, stop);
                 if (rows == 1) x.stride = 0; /* half: both halves of a vector hold this row */
                 for (size_t c = 0; c < m->pitch; c += 16) /* slab by slab */
                     gcomp__project_high_rank(&x, count, q + c * m->cols + slab * j,
-                                             p + i * m->pitch + c, pairs * m->pitch, &next,
-                                             vectors, half);
+                                             p + i * m->pitch + c, pairs * m->pitch, vectors, half);
             }
         }
 }
@@ -18702,10 +18720,9 @@ static void gcomp__project(const gcomp__matrix *m, size_t row, size_t end, const
    of a sum is that of the rows of M, in whatever strips they come. */
 #define gcomp__back_strip GCOMP__F(back_strip)
 GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, const float *p,
-                                    const gcomp__matrix *m, float *q, const gcomp__strip *next,
-                                    int rows, int one)
+                                    const gcomp__matrix *m, float *q, int rows, int one)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip x = *from;
     const size_t rank = one ? 1 : m->rank, pitch = one ? 1 : m->pitch;
     gv f[GCOMP__STRIP], v[GCOMP__STRIP]; /* P[r][0] in all lanes; M[r][j .. j + 15] */
     GCOMP__UNROLL
@@ -18713,7 +18730,7 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
     for (size_t j = 0; j < count; j += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) v[r] = gcomp__strip_load(&x, (size_t)r * x.stride + j);
-        gcomp__strip_prefetch(&ahead, j, rows);
+        gcomp__strip_prefetch(&x, j, rows);
         for (size_t c = 0; c < rank; c++, q += 16) { /* a panel of Q a turn of j */
             gv t = gv_load(q);                       /* Q[j .. j + 15][c] */
             GCOMP__UNROLL
@@ -18727,13 +18744,12 @@ GCOMP__HEAVY void gcomp__back_strip(const gcomp__strip *from, size_t count, cons
 /* Calls the copy of the kernel that is made for this rank and number of rows, 6 or 1. */
 #define gcomp__back_rows GCOMP__F(back_rows)
 GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const float *p,
-                                      const gcomp__matrix *m, float *q, const gcomp__strip *next,
-                                      size_t rows)
+                                      const gcomp__matrix *m, float *q, size_t rows)
 {
     if (m->rank == 1 && rows == GCOMP__STRIP)
-        gcomp__back_strip(x, count, p, m, q, next, GCOMP__STRIP, 1);
-    else if (rows == GCOMP__STRIP) gcomp__back_strip(x, count, p, m, q, next, GCOMP__STRIP, 0);
-    else gcomp__back_strip(x, count, p, m, q, next, 1, 0);
+        gcomp__back_strip(x, count, p, m, q, GCOMP__STRIP, 1);
+    else if (rows == GCOMP__STRIP) gcomp__back_strip(x, count, p, m, q, GCOMP__STRIP, 0);
+    else gcomp__back_strip(x, count, p, m, q, 1, 0);
 }
 
 /* Rows col .. end - 1 of Q = M^T P, from the same columns of M; col is a multiple of 16. Q in
@@ -18743,7 +18759,6 @@ GCOMP__NOINLINE void gcomp__back_rows(const gcomp__strip *x, size_t count, const
 static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const float *p, float *q)
 {
     const size_t direct = gcomp__general(m->in) ? 0 : (end - col) / 16 * 16; /* without a copy */
-    const gcomp__strip none = {NULL, NULL, 0};
     float tile[GCOMP__COPIED];
     size_t count, rows;
     q += col * m->rank; /* whole panels are before it */
@@ -18751,64 +18766,71 @@ static void gcomp__back(const gcomp__matrix *m, size_t col, size_t end, const fl
     for (size_t i = 0; i < m->rows; i += rows, p += rows * m->pitch) {
         rows = m->rows - i >= GCOMP__STRIP ? GCOMP__STRIP : 1;
         if (direct) { /* in one run over all of these columns */
-            const gcomp__strip x = gcomp__strip_at(m, i, col);
-            const int more = m->uncached && i + 2 * rows <= m->rows;
-            const gcomp__strip next = gcomp__strip_behind(&x, more ? rows * m->cols : 0);
-            gcomp__back_rows(&x, direct, p, m, q, &next, rows);
+            gcomp__strip x = gcomp__strip_at(m, i, col);
+            if (m->uncached && i + 2 * rows <= m->rows) x.ahead = rows * m->cols;
+            gcomp__back_rows(&x, direct, p, m, q, rows);
         }
         for (size_t j = direct; j < end - col; j += count) { /* copied, up to 128 columns at once */
             count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, end - col - j);
             const gcomp__strip x = gcomp__strip_copy(m, i, rows, col + j, count, count, tile);
-            gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, &none, rows);
+            gcomp__back_rows(&x, x.stride, p, m, q + j * m->rank, rows);
         }
     }
 }
 
-/* Y (rows x count) = P (rows x rank) * Q^T (rank x count), saturated; if `rest`, Y = M - P Q^T.
-   count is a multiple of 16, Q in panels. Rows of Y are `stride` floats apart. For 16 columns:
+/* Y (rows x count) = P (rows x rank) * Q^T (rank x count), saturated; with a strip of M,
+   Y = M - P Q^T. count is a multiple of 16, Q in panels. Rows of Y are `stride` floats apart. For
+   16 columns:
 
      sum[r] = P[r][0] * Q[j .. j + 15][0] + P[r][1] * Q[j .. j + 15][1] + ...     ranks in order
 
    Y may be part of M: 16 columns of M are read before the same 16 of Y are written. */
 #define gcomp__expand_strip GCOMP__F(expand_strip)
-GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, const float *p,
-                                      const float *q, const gcomp__matrix *m, float *y,
-                                      size_t stride, const gcomp__strip *next, int rows, int rest)
+GCOMP__HEAVY void gcomp__expand_strip(const gcomp__strip *from, size_t count, gcomp__factors at,
+                                      const gcomp__matrix *m, float *y, size_t stride, int rows)
 {
-    const gcomp__strip x = *from, ahead = *next;
+    const gcomp__strip none = {NULL, NULL, 0, 0}, x = from ? *from : none;
     const size_t rank = m->rank, pitch = m->pitch;
     gv sum[GCOMP__STRIP];
     for (size_t j = 0; j < count; j += 16, y += 16) {
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) sum[r] = gv_splat(0);
-        if (rest) gcomp__strip_prefetch(&ahead, j, rows); /* only then M is read */
-        for (size_t c = 0; c < rank; c++, q += 16) {
-            const gv t = gv_load(q); /* Q[j .. j + 15][c], for all rows of the strip */
+        gcomp__strip_prefetch(&x, j, rows);
+        for (size_t c = 0; c < rank; c++, at.q += 16) {
+            const gv t = gv_load(at.q); /* Q[j .. j + 15][c], for all rows of the strip */
             GCOMP__UNROLL
             for (int r = 0; r < rows; r++)
-                sum[r] = gv_fma(gv_splat(p[(size_t)r * pitch + c]), t, sum[r]);
+                sum[r] = gv_fma(gv_splat(at.p[(size_t)r * pitch + c]), t, sum[r]);
         }
         GCOMP__UNROLL
         for (int r = 0; r < rows; r++) {
-            const size_t at = (size_t)r * x.stride + j;
-            const gv v = rest ? gv_sub(gcomp__strip_load(&x, at), sum[r]) : sum[r];
-            gv_store(y + (size_t)r * stride, gv_saturate(v));
+            if (from) sum[r] = gv_sub(gcomp__strip_load(&x, (size_t)r * x.stride + j), sum[r]);
+            gv_store(y + (size_t)r * stride, gv_saturate(sum[r]));
         }
     }
 }
 
 /* Calls the copy of the kernel that is made for this number of rows, 6 or 1. */
 #define gcomp__expand_rows GCOMP__F(expand_rows)
-GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, const float *p,
-                                        const float *q, const gcomp__matrix *m, float *y,
-                                        size_t stride, const gcomp__strip *next, size_t rows,
-                                        int rest)
+GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, gcomp__factors at,
+                                        const gcomp__matrix *m, float *y, size_t stride,
+                                        size_t rows)
 {
-    if (rest && rows > 1)
-        gcomp__expand_strip(x, count, p, q, m, y, stride, next, GCOMP__STRIP, 1);
-    else if (rest) gcomp__expand_strip(x, count, p, q, m, y, stride, next, 1, 1);
-    else if (rows > 1) gcomp__expand_strip(x, count, p, q, m, y, stride, next, GCOMP__STRIP, 0);
-    else gcomp__expand_strip(x, count, p, q, m, y, stride, next, 1, 0);
+    if (x && rows > 1) gcomp__expand_strip(x, count, at, m, y, stride, GCOMP__STRIP);
+    else if (x) gcomp__expand_strip(x, count, at, m, y, stride, 1);
+    else if (rows > 1) gcomp__expand_strip(NULL, count, at, m, y, stride, GCOMP__STRIP);
+    else gcomp__expand_strip(NULL, count, at, m, y, stride, 1);
+}
+
+/* Where row i of P and row j of Q begin; j is a multiple of 16. */
+#define gcomp__factors_at GCOMP__F(factors_at)
+GCOMP__INLINE gcomp__factors gcomp__factors_at(const gcomp__factors *f, const gcomp__matrix *m,
+                                               size_t i, size_t j)
+{
+    gcomp__factors at;
+    at.p = f->p + i * m->pitch;
+    at.q = f->q + j * m->rank;
+    return at;
 }
 
 /* Y = P Q^T of the factors `mean` for rows row .. end - 1; and in the same pass, where `residual`
@@ -18822,49 +18844,36 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
 {
     /* 6 rows of a span are 12 KB: y is written where M is in the first cache, just read */
     const size_t cols = m->cols, lines = cols / 16 * 16, span = 512;
-    const size_t direct = residual && gcomp__general(m->in) ? 0 : lines;
-    const gcomp__strip none = {NULL, NULL, 0};
+    const int copied = residual && gcomp__general(m->in);
     float tile[GCOMP__COPIED];
-    size_t j, count, rows;
-    for (size_t i = row; i < end; i += rows) { /* of a strip: spans, then the copied columns */
-        const float *mean_p = mean->p + i * m->pitch, *own_p = own->p + i * m->pitch;
+    size_t count, rows;
+    for (size_t i = row; i < end; i += rows) { /* of a strip: vectors, then what is behind them */
         rows = end - i >= GCOMP__STRIP ? GCOMP__STRIP : 1;
-        for (j = 0; j < direct; j += count) {
-            const size_t at = m->at + i * cols + j;
-            const gcomp__strip x = gcomp__strip_at(m, i, j);
-            const int more = m->uncached && residual && j + 2 * span <= cols;
-            const gcomp__strip next = gcomp__strip_behind(&x, more ? span : 0);
-            count = gcomp__min(span, direct - j);
-            if (residual) /* before y, which may be the gradient in M */
-                gcomp__expand_rows(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols,
-                                   &next, rows, 1);
-            gcomp__expand_rows(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols, &none,
-                               rows, 0);
-        }
-        for (; j < cols; j += count) {
-            const size_t at = m->at + i * cols + j;
-            gcomp__strip x = {NULL, NULL, 16}; /* its rows are not read where `rest` is 0 */
-            count = gcomp__min(GCOMP__COPIED / GCOMP__STRIP, j < lines ? lines - j : cols - j);
-            if (j < lines) { /* whole vectors: only M is copied */
+        for (size_t j = 0; j < cols; j += count) {
+            const size_t at = m->at + i * cols + j, width = GCOMP__COPIED / GCOMP__STRIP;
+            const gcomp__factors own_at = gcomp__factors_at(own, m, i, j),
+                                 mean_at = gcomp__factors_at(mean, m, i, j);
+            gcomp__strip x = {NULL, NULL, 0, 0};
+            count = gcomp__min(copied ? width : span, j < lines ? lines - j : cols - j);
+            if (residual && (copied || j >= lines)) {
                 x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                gcomp__expand_rows(&x, count, own_p, own->q + j * m->rank, m, residual + at, cols,
-                                   &none, rows, 1);
-                gcomp__expand_rows(&x, count, mean_p, mean->q + j * m->rank, m, y + at, cols,
-                                   &none, rows, 0);
+            } else if (residual) {
+                x = gcomp__strip_at(m, i, j);
+                x.ahead = m->uncached && j + 2 * span <= cols ? span : 0;
+            }
+            if (j < lines) {
+                if (residual) /* before y, which may be the gradient in M */
+                    gcomp__expand_rows(&x, count, own_at, m, residual + at, cols, rows);
+                gcomp__expand_rows(NULL, count, mean_at, m, y + at, cols, rows);
                 continue;
             }
             if (residual) { /* the tile holds M, then what is left of M */
-                x = gcomp__strip_copy(m, i, rows, j, count, count, tile);
-                gcomp__expand_rows(&x, x.stride, own_p, own->q + j * m->rank, m, tile, x.stride,
-                                   &none, rows, 1);
+                gcomp__expand_rows(&x, 16, own_at, m, tile, 16, rows);
                 for (size_t r = 0; r < rows; r++)
-                    memcpy(residual + at + r * cols, tile + r * x.stride, 4 * count);
+                    memcpy(residual + at + r * cols, tile + 16 * r, 4 * count);
             }
-            x.stride = (count + 15) / 16 * 16; /* the tile holds Y */
-            gcomp__expand_rows(&x, x.stride, mean_p, mean->q + j * m->rank, m, tile, x.stride,
-                               &none, rows, 0);
-            for (size_t r = 0; r < rows; r++)
-                memcpy(y + at + r * cols, tile + r * x.stride, 4 * count);
+            gcomp__expand_rows(NULL, 16, mean_at, m, tile, 16, rows); /* the tile holds Y */
+            for (size_t r = 0; r < rows; r++) memcpy(y + at + r * cols, tile + 16 * r, 4 * count);
         }
     }
 }
@@ -18954,7 +18963,7 @@ static size_t gcomp__gemm_factor(size_t rank, size_t n)
 }
 
 /* A factor (n x rank), column by column, into panels. The last panel ends with zeros. */
-static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
+GCOMP__HOT static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
 {
     for (size_t i = 0; i < n; i += 16)
         for (size_t c = 0; c < rank; c++, to += 16) {
@@ -18965,7 +18974,7 @@ static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank
 }
 
 /* And back, without the zeros that fill the last panel. */
-static void gcomp__from_panels(float *to, const float *from, size_t n, size_t rank)
+GCOMP__HOT static void gcomp__from_panels(float *to, const float *from, size_t n, size_t rank)
 {
     for (size_t i = 0; i < n; i += 16)
         for (size_t c = 0; c < rank; c++, from += 16)
@@ -18990,7 +18999,7 @@ static void gcomp__to_projected(const gcomp__gemm_kernels *kernels, float *to, c
 
 /* x <- x / |x|; returns |x|. A vector of zeros stays as it is, and so does one whose length is not
    a number; both return 0. */
-static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, size_t n)
+GCOMP__HOT static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, size_t n)
 {
     const double norm = gcomp__sqrt((kernels->dot)(x, x, n));
     if (!(norm > 0)) return 0;
@@ -19006,8 +19015,8 @@ static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, siz
    before. Then the subtraction is done again, five times at most. So a column that depends on the
    columns before it becomes noise that is orthogonal to them, or zero. A column of zeros stays
    zero. All workers make the same bits, since allreduce gave all of them the same P. */
-static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
-                                  size_t rank)
+GCOMP__HOT static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
+                                             size_t rank)
 {
     for (size_t c = 0; c < rank; c++) {
         float *v = p + c * n;

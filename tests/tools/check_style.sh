@@ -32,6 +32,24 @@ awk '/^[A-Za-z].*\)$/ { name = $0 } /^\{$/ { start = FNR } /^\}$/ { if (start &&
     gcomp.h >$out/functions
 report "gcomp.h has no function over 100 lines" $out/functions
 
+# From a line that begins with a name to the brace: a function. Its commas, less those within inner parentheses, divide parameters.
+awk -v most="$(limit parameters)" '
+    /^[A-Za-z]/ { text = ""; line = FNR }
+    /^[A-Za-z]/ || text { text = text $0 }
+    /[;}]$/ { text = "" }
+    /^\{$/ && text ~ /\(/ && text !~ /^(GCOMP_API|typedef|struct|enum|extern)/ {
+        functions++
+        name = text
+        sub(/\(.*/, "", name)
+        sub(/^[^(]*\(/, "", text)
+        while (gsub(/\([^()]*\)/, "", text)) continue
+        commas = gsub(/,/, ",", text)
+        if (commas >= most) print "line " line ": " commas + 1 " parameters: " name
+        text = ""
+    }
+    END { if (functions < 1000) print "functions are not found" }' gcomp.h >$out/parameters
+report "no function but public ones has over $(limit parameters) parameters" $out/parameters
+
 # Chapters: their length, the order of private names, and who uses those of a method. tests/tools/style_limits has exceptions.
 awk -f tests/tools/chapters.awk gcomp.h gcomp.h >$out/chapters
 beyond() { # later|foreign|flag|row|maker: what is none of the exceptions
