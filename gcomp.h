@@ -498,7 +498,10 @@
      does not grow with the workers, but for 32 bytes of frames and lengths, and 42 to 60 of headers
      for each tensor, shard and sum. Values travel by the value method in both directions; what is
      lost on the way back is the owner's, as in two shots. Without alltoallv topk:global=1 gathers;
-     with floats as values the bits are the same. Outside of steps topk:global=1 is topk.
+     with floats as values the bits are the same. Outside of steps topk:global=1 is topk. An element
+     that few workers send waits longer: trained on Fashion-MNIST with density 0.01, the loss is 3 %
+     above that of topk with 4 workers and 5 % with 8 (800 steps), and 12 % with 32 (300 steps), for
+     2, 3 and 6 times fewer bytes. +int:bits=4 changes none of this.
      leadertopk sends the places of one worker, another one in each step of a tensor, and sums the
      values of all there: what a worker brings to the sums does not grow with the workers. It needs
      nothing but allreduce. A worker that finds the list of places damaged makes the second sum NaN,

@@ -66,7 +66,9 @@ static void test_the_mean_is_that_of_the_machines_means(void)
     check_against_means("int", 3, 2, 1, 1);
     way = GCOMP_AGGREGATE_TWO_SHOT;
     check_against_means("int:bits=4", 2, 2, 0, 1);
+    check_against_means("topk:density=0.05,global=1+int:bits=4", 3, 2, 0, 1);
     way = GCOMP_AGGREGATE_AUTO;
+    check_against_means("topk:density=0.05,global=1", 3, 2, 0, 1);
     check_against_means("sign", 1, 4, 0, 1); /* one machine: its own transport outside */
     check_against_means("sign", 2, 1, 0, 1); /* machines of one worker: one level */
     residual = "int8";

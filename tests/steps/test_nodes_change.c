@@ -390,6 +390,7 @@ static void test_workers_and_machines_come_and_go_and_keep_what_was_not_sent(voi
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++) check_who_comes_and_goes(codecs[c], c == 0);
     residual = "int8";
     check_who_comes_and_goes("topk:density=0.05", 0);
+    check_who_comes_and_goes("topk:density=0.05,global=1+int:bits=4", 0);
     residual = "bf16";
     check_who_comes_and_goes("sign", 1);
     residual = NULL;

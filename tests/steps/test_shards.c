@@ -350,6 +350,56 @@ static void test_global_topk_codes_values_in_both_directions(void)
             }
 }
 
+/* Workers leave, a tensor is skipped, one holds NaN: all have one mean, and what was not applied is in the residuals. */
+static void test_global_topk_conserves_the_mean_whatever_its_values(void)
+{
+    static const char *const values[] = {"", "+int:bits=4", "+sign", "+qsgd", "+natural", "+nvfp4", "+twobit"};
+    static const size_t left[] = {6, 6, 5, 3, 2, 2}, n[2] = {1500, 700};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+        const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_SHARDS);
+        const char *codecs[2];
+        char text[2][64];
+        size_t applied = 0;
+        group g;
+        for (int t = 0; t < 2; t++) {
+            snprintf(text[t], sizeof text[t], "topk:density=%s,global=1%s", t ? "0.3,exact=0" : "0.05", values[v]);
+            codecs[t] = text[t];
+        }
+        group_open(&g, 6, &desc, codecs, n, 2);
+        for (uint64_t step = 0; step < sizeof left / sizeof *left; step++) {
+            static double given[2][1500];
+            double worst = 0;
+            if (left[step] < g.world) group_shrink(&g, left[step]);
+            group_fill(&g, step);
+            if (step == 1) { /* nothing changes */
+                ((float *)g.grad[2][1])[6] = NAN;
+                group_step(&g);
+                CHECK(all_are(&g, GCOMP_NOT_FINITE));
+                group_fill(&g, step);
+            }
+            g.skip = step == 2 ? 1 : 0;
+            memset(given, 0, sizeof given);
+            for (size_t w = 0; w < g.world; w++)
+                for (size_t t = 0; t < 2; t++)
+                    for (size_t i = 0; i < n[t]; i++) given[t][i] += (double)((float *)g.grad[w][t])[i] + (double)tensor_residual(g.gc[w], t)[i];
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK));
+            for (size_t t = g.skip; t < 2; t++)
+                for (size_t i = 0; i < n[t]; i++) {
+                    double rest = (double)g.world * (double)((float *)g.grad[0][t])[i];
+                    applied += rest != 0;
+                    for (size_t w = 0; w < g.world; w++) rest += (double)tensor_residual(g.gc[w], t)[i];
+                    worst = fmax(worst, fabs(rest - given[t][i]));
+                }
+            CHECK(worst < 1e-5);
+            for (size_t w = 1; w < g.world; w++)
+                for (size_t t = g.skip; t < 2; t++) CHECK(!memcmp(g.grad[0][t], g.grad[w][t], 4 * n[t]));
+        }
+        CHECK(applied > 100);
+        group_close(&g);
+    }
+}
+
 /* Whole numbers and a world of 4: every sum is exact, so that nothing may be missing. */
 static void test_global_topk_loses_nothing(void)
 {
@@ -777,6 +827,7 @@ int main(void)
     RUN(test_sums_are_dense_where_that_is_shorter);
     RUN(test_global_topk_is_that_of_a_plain_reference);
     RUN(test_global_topk_codes_values_in_both_directions);
+    RUN(test_global_topk_conserves_the_mean_whatever_its_values);
     RUN(test_global_topk_loses_nothing);
     RUN(test_two_shots_are_those_of_a_plain_reference_and_lose_nothing);
     RUN(test_two_shots_have_the_same_bits_everywhere);
