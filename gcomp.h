@@ -4697,16 +4697,67 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
    >>zones - which methods this build has, and which part of a chapter is compiled when
    ---------------------------------------------------------------------------------------------- */
 
-/* The list of methods, in the order of gcomp_method_name; none comes before them. */
+/* Families of methods: what only they need is left out of builds that have none of them. Each has a
+   bit of its own; with the bits of others it is a part of these too. */
+#define GCOMP__OF_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
+    (1 | GCOMP__OF_ADDENDS | GCOMP__OF_SCRATCH)
+#define GCOMP__OF_ADDENDS 2 /* takes p with gcomp__addends_of */
+#define GCOMP__OF_SCRATCH 4 /* payload->needs_scratch */
+#define GCOMP__OF_CODES /* the parameter `code`: entropy codes of levels */ \
+    (8 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
+#define GCOMP__OF_SCALE_FIRST 0x10 /* a block's scale is known before the codes */
+#define GCOMP__OF_DRAWS 0x20 /* a block method that rounds up or down at random */
+#define GCOMP__OF_CASTS (0x40 | GCOMP__OF_DRAWS) /* codes that a transport may sum */
+#define GCOMP__OF_LEVELS16 0x80 /* levels of 16 bits */
+#define GCOMP__OF_RANGES 0x100 /* GCOMP__RANGE: a scale from two ends */
+#define GCOMP__OF_BYTE_SCALES 0x200 /* scales of one byte, and kernels->fit */
+#define GCOMP__OF_TWO_LEVELS /* a float before the scales of one byte */ \
+    (0x400 | GCOMP__OF_BYTE_SCALES)
+#define GCOMP__OF_OWN_CHECKS 0x800 /* GCOMP__OWN_CHECK, and whole groups of codes */
+#define GCOMP__OF_VOTES 0x1000 /* payload->votes */
+#define GCOMP__OF_FLOAT_WORDS 0x2000 /* a float in the parameter word of the payload */
+#define GCOMP__OF_TENSOR_SCALES 0x4000 /* one scale or threshold of a tensor: call->shared */
+#define GCOMP__OF_MOMENTUM 0x8000 /* gcomp__momentum */
+#define GCOMP__OF_L1 0x10000 /* asks for GCOMP__L1 */
+#define GCOMP__OF_L2 0x20000 /* GCOMP__L2 */
+#define GCOMP__OF_MOMENTS 0x40000 /* GCOMP__MOMENTS */
+#define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
+
+/* The list of methods, with their families, in the order of gcomp_method_name; none comes before
+   them. */
 #define GCOMP__METHODS(X) \
-    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(NVFP4, nvfp4) X(E3M0, e3m0) X(NF4, nf4) \
-    X(SIGN, sign) X(ONEBIT, onebit) \
-    X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
-    X(QSGD, qsgd) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
-    X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
-    X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
-    X(RANDOMK, randomk) X(LEADERTOPK, leadertopk) X(SKETCH, sketch) X(FETCH, fetch) \
-    X(POWERSGD, powersgd) X(INTSUM, intsum) X(VOTE, vote) X(DCT, dct)
+    X(FP16, fp16, GCOMP__OF_CASTS) \
+    X(BF16, bf16, GCOMP__OF_CASTS) \
+    X(FP8, fp8, GCOMP__OF_SCALE_FIRST) \
+    X(MX, mx, GCOMP__OF_SCALE_FIRST | GCOMP__OF_BYTE_SCALES) \
+    X(NVFP4, nvfp4, GCOMP__OF_SCALE_FIRST | GCOMP__OF_TWO_LEVELS) \
+    X(E3M0, e3m0, GCOMP__OF_SCALE_FIRST) \
+    X(NF4, nf4, GCOMP__OF_SCALE_FIRST) \
+    X(SIGN, sign, GCOMP__OF_L1 | GCOMP__OF_L2) \
+    X(ONEBIT, onebit, GCOMP__OF_SIDES) \
+    X(TWOBIT, twobit, GCOMP__OF_FLOAT_WORDS | GCOMP__OF_TENSOR_SCALES) \
+    X(THRESHOLD1, threshold1, GCOMP__OF_FLOAT_WORDS) \
+    X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
+    X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
+    X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
+    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES) \
+    X(EDEN, eden, GCOMP__OF_SCRATCH) \
+    X(TOPK, topk, GCOMP__OF_SPARSE) \
+    X(STROM, strom, GCOMP__OF_SPARSE) \
+    X(DRYDEN, dryden, GCOMP__OF_SPARSE) \
+    X(WANGNI, wangni, GCOMP__OF_SPARSE) \
+    X(ADACOMP, adacomp, GCOMP__OF_SPARSE) \
+    X(BLOCKTOPK, blocktopk, GCOMP__OF_SPARSE) \
+    X(DGC, dgc, GCOMP__OF_SPARSE | GCOMP__OF_MOMENTUM | GCOMP__OF_L2) \
+    X(NONZERO, nonzero, GCOMP__OF_SPARSE) \
+    X(RANDOMK, randomk, GCOMP__OF_ADDENDS) \
+    X(LEADERTOPK, leadertopk, GCOMP__OF_SPARSE) \
+    X(SKETCH, sketch, GCOMP__OF_ADDENDS) \
+    X(FETCH, fetch, GCOMP__OF_ADDENDS | GCOMP__OF_MOMENTUM) \
+    X(POWERSGD, powersgd, GCOMP__OF_MOMENTUM) \
+    X(INTSUM, intsum, 0) \
+    X(VOTE, vote, GCOMP__OF_VOTES) \
+    X(DCT, dct, GCOMP__OF_VOTES | GCOMP__OF_SCRATCH)
 
 /* 1 if a user defined the macro, as 1 or as nothing; else 0: then MARK_ stays in front of the name,
    and the second word of the list is another one. */
@@ -4720,7 +4771,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__GIVEN(macro) GCOMP__GIVEN2(macro)
 
 /* Is there a GCOMP_ONLY_...? Then there are only these methods, and none. */
-#define GCOMP__OR_ONLY(NAME, name) GCOMP__GIVEN(GCOMP_ONLY_##NAME) ||
+#define GCOMP__OR_ONLY(NAME, name, families) GCOMP__GIVEN(GCOMP_ONLY_##NAME) ||
 #if GCOMP__METHODS(GCOMP__OR_ONLY) 0
 #define GCOMP__SOME 1
 #else
@@ -4756,41 +4807,30 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     GCOMP__JOIN(GCOMP__TAKE_, GCOMP__JOIN(GCOMP__GIVEN(without), GCOMP__NAMED(only)))
 #define GCOMP__HAS(NAME) GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME)
 
-/* Families of methods: what only such methods need is left out of builds that have none of them.
-   Each condition is 1 or 0, in an #if and in an if. A new method adds its name to its families, and
-   to gcomp__measures below. */
-#define GCOMP__HAS_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
-    (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
-     GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO) || \
-     GCOMP__HAS(LEADERTOPK))
-#define GCOMP__HAS_ADDENDS /* methods that take p with gcomp__addends_of */ \
-    (GCOMP__HAS_SPARSE || GCOMP__HAS(RANDOMK) || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH))
-#define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
-    (GCOMP__HAS(INT) || GCOMP__HAS(QSGD) || GCOMP__HAS(TERNGRAD))
-#define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX) || GCOMP__HAS(NVFP4) || \
-     GCOMP__HAS(E3M0) || GCOMP__HAS(NF4))
-#define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL) || GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+/* Does this build have a method of a family? Each is 1 or 0, in an #if and in an if. */
+#define GCOMP__FAMILIES_OF(NAME, name, families) | (GCOMP__HAS(NAME) * (families))
+#define GCOMP__ANY_OF(family) \
+    (((0 GCOMP__METHODS(GCOMP__FAMILIES_OF)) & (family)) == (family))
+#define GCOMP__HAS_SPARSE GCOMP__ANY_OF(GCOMP__OF_SPARSE)
+#define GCOMP__HAS_ADDENDS GCOMP__ANY_OF(GCOMP__OF_ADDENDS)
+#define GCOMP__HAS_SCRATCH GCOMP__ANY_OF(GCOMP__OF_SCRATCH)
+#define GCOMP__HAS_CODES GCOMP__ANY_OF(GCOMP__OF_CODES)
+#define GCOMP__HAS_SCALE_FIRST GCOMP__ANY_OF(GCOMP__OF_SCALE_FIRST)
+#define GCOMP__HAS_DRAWS GCOMP__ANY_OF(GCOMP__OF_DRAWS)
 #ifdef GCOMP_NO_OBJECT
 #define GCOMP__HAS_CASTS 0
 #else
-#define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+#define GCOMP__HAS_CASTS GCOMP__ANY_OF(GCOMP__OF_CASTS)
 #endif
-#define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
-#define GCOMP__HAS_RANGES GCOMP__HAS(INT)         /* GCOMP__RANGE: a scale from two ends */
-#define GCOMP__HAS_TWO_LEVELS GCOMP__HAS(NVFP4)   /* a float before the scales of one byte */
-#define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
-    (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
-#define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
-#define GCOMP__HAS_VOTES (GCOMP__HAS(VOTE) || GCOMP__HAS(DCT)) /* payload->votes */
-#define GCOMP__HAS_FLOAT_WORDS /* a float in the parameter word of the payload */ \
-    (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1))
-#define GCOMP__HAS_TENSOR_SCALES /* one scale or threshold of a tensor: call->shared */ \
-    (GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT))
-#define GCOMP__HAS_SCRATCH /* payload->needs_scratch */ \
-    (GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN) || GCOMP__HAS(DCT))
-#define GCOMP__HAS_MOMENTUM (GCOMP__HAS(DGC) || GCOMP__HAS(FETCH) || GCOMP__HAS(POWERSGD))
+#define GCOMP__HAS_LEVELS16 GCOMP__ANY_OF(GCOMP__OF_LEVELS16)
+#define GCOMP__HAS_RANGES GCOMP__ANY_OF(GCOMP__OF_RANGES)
+#define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
+#define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
+#define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
+#define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
+#define GCOMP__HAS_FLOAT_WORDS GCOMP__ANY_OF(GCOMP__OF_FLOAT_WORDS)
+#define GCOMP__HAS_TENSOR_SCALES GCOMP__ANY_OF(GCOMP__OF_TENSOR_SCALES)
+#define GCOMP__HAS_MOMENTUM GCOMP__ANY_OF(GCOMP__OF_MOMENTUM)
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
@@ -4823,11 +4863,10 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
    result is the constant 0, and the compiler drops what belongs to that kind. */
 GCOMP__INLINE int gcomp__measures(int measure, int kind)
 {
-    const int asked = kind == GCOMP__L1        ? GCOMP__HAS(SIGN)
-                      : kind == GCOMP__L2      ? GCOMP__HAS(SIGN) || GCOMP__HAS(QSGD) ||
-                                                GCOMP__HAS(DGC)
-                      : kind == GCOMP__MOMENTS ? GCOMP__HAS(TERNGRAD)
-                      : kind == GCOMP__SIDES   ? GCOMP__HAS(ONEBIT)
+    const int asked = kind == GCOMP__L1        ? GCOMP__ANY_OF(GCOMP__OF_L1)
+                      : kind == GCOMP__L2      ? GCOMP__ANY_OF(GCOMP__OF_L2)
+                      : kind == GCOMP__MOMENTS ? GCOMP__ANY_OF(GCOMP__OF_MOMENTS)
+                      : kind == GCOMP__SIDES   ? GCOMP__ANY_OF(GCOMP__OF_SIDES)
                       : kind == GCOMP__RANGE   ? GCOMP__HAS_RANGES
                                                : 1;
     return asked && measure == kind;
@@ -10655,12 +10694,12 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      fit          the scale of a block from what was measured of the block (none: no scale)
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
-   and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to: a
-   build of this method alone leaves out what no family asks for. tests/builds/check_without.sh
-   makes that build, and compares its bits. These fields of a form have a family:
-     scale_first = 1   HAS_SCALE_FIRST       check = OWN_CHECK, whole_groups   HAS_OWN_CHECKS
-     stochastic = 1    HAS_DRAWS             scale_bytes = 1, front            HAS_BYTE_SCALES, ...
-     code              HAS_CODES             measure                           gcomp__measures
+   and its line in GCOMP__METHODS with its families: a build of this method alone leaves out what no
+   family asks for. tests/builds/check_without.sh makes that build, and compares its bits. These
+   fields of a form have a family:
+     scale_first = 1   OF_SCALE_FIRST        check = OWN_CHECK, whole_groups   OF_OWN_CHECKS
+     stochastic = 1    OF_DRAWS              scale_bytes = 1, front            OF_BYTE_SCALES, ...
+     code              OF_CODES              measure                           OF_L1, ...
    The chapter of fp8 is a model of a block method: a scale first, codes of 32 floats that were
    multiplied by 1 / scale; natural is one without a scale, topk that of a sparse method.
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
@@ -19857,7 +19896,7 @@ GCOMP__FOR_SIZE
    not there (GCOMP_WITHOUT_..., GCOMP_ONLY_...). The first one is always there: it sends floats as
    they are (GCOMP__AS_FLOATS). */
 #define GCOMP__ROW(name) &gcomp__row_##name,
-#define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, GCOMP__ROW(name))
+#define GCOMP__ROW_OF(NAME, name, families) GCOMP__IF(NAME, GCOMP__ROW(name))
 static const gcomp__method *const gcomp__methods[] = {GCOMP__ROW(none)
                                                       GCOMP__METHODS(GCOMP__ROW_OF) NULL};
 #undef GCOMP__ROW_OF
