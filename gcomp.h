@@ -2477,7 +2477,7 @@ GCOMP__OTHERS_END
 #define GCOMP__PREFETCH(p) __builtin_prefetch(p)
 #define GCOMP__PREFETCH_NEAR(p) __builtin_prefetch(p, 0, 2) /* not as far as the innermost cache */
 #define GCOMP__BARRIER __asm__ volatile("" : : : "memory") /* no load or store moves across */
-#define GCOMP__SHARED_WORD unsigned /* threads read and write it without a lock */
+#define GCOMP__ATOMIC_WORD unsigned /* threads read and write it without a lock */
 #define GCOMP__LOAD_WORD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define GCOMP__STORE_WORD(word, value) __atomic_store_n(&(word), value, __ATOMIC_RELAXED)
 #else
@@ -2492,7 +2492,7 @@ GCOMP__OTHERS_END
 #define GCOMP__PREFETCH(p) ((void)(p))
 #define GCOMP__PREFETCH_NEAR(p) ((void)(p))
 #define GCOMP__BARRIER ((void)0)
-#define GCOMP__SHARED_WORD volatile unsigned /* these compilers access it as one word */
+#define GCOMP__ATOMIC_WORD volatile unsigned /* these compilers access it as one word */
 #define GCOMP__LOAD_WORD(word) (word)
 #define GCOMP__STORE_WORD(word, value) ((word) = (value))
 #endif
@@ -3838,7 +3838,7 @@ typedef struct gcomp__call {
     uint8_t *scratch;         /* the user's or the object's; not used if scratch_bytes is 0 */
     size_t scratch_bytes;
     gcomp_parallel parallel;  /* the user's threads; run NULL: none */
-    const float *shared;      /* NULL, or the tensor's scale, which all workers have agreed on */
+    const float *agreed;      /* NULL, or the tensor's scale, which all workers have agreed on */
     float factor;             /* of block methods: what is coded is p * factor; 0: p */
     struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
@@ -3894,9 +3894,9 @@ typedef struct gcomp__view {
 
 /* What is kept of a tensor, or a part of it, from step to step; see >>stored. */
 typedef struct gcomp__residual {
-    float *floats;   /* form FLOATS: its elements; NULL: there is no residual */
-    uint8_t *packed; /* the other forms, small residuals: its bytes; else NULL */
-    unsigned form;   /* GCOMP__FLOATS, ... */
+    float *floats;   /* stored FLOATS: its elements; NULL: there is no residual */
+    uint8_t *packed; /* the others, small residuals: its bytes; else NULL */
+    unsigned stored; /* how: GCOMP__FLOATS, ... */
     uint64_t words;  /* with which a commit rounds it at random; 0: to nearest */
 } gcomp__residual;
 
@@ -4693,16 +4693,67 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
    >>zones - which methods this build has, and which part of a chapter is compiled when
    ---------------------------------------------------------------------------------------------- */
 
-/* The list of methods, in the order of gcomp_method_name; none comes before them. */
+/* Families of methods: what only they need is left out of builds that have none of them. Each has a
+   bit of its own; with the bits of others it is a part of these too. */
+#define GCOMP__OF_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
+    (1 | GCOMP__OF_ADDENDS | GCOMP__OF_SCRATCH)
+#define GCOMP__OF_ADDENDS 2 /* takes p with gcomp__addends_of */
+#define GCOMP__OF_SCRATCH 4 /* payload->needs_scratch */
+#define GCOMP__OF_CODES /* the parameter `code`: entropy codes of levels */ \
+    (8 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
+#define GCOMP__OF_SCALE_FIRST 0x10 /* a block's scale is known before the codes */
+#define GCOMP__OF_DRAWS 0x20 /* a block method that rounds up or down at random */
+#define GCOMP__OF_CASTS (0x40 | GCOMP__OF_DRAWS) /* codes that a transport may sum */
+#define GCOMP__OF_LEVELS16 0x80 /* levels of 16 bits */
+#define GCOMP__OF_RANGES 0x100 /* GCOMP__RANGE: a scale from two ends */
+#define GCOMP__OF_BYTE_SCALES 0x200 /* scales of one byte, and kernels->fit */
+#define GCOMP__OF_TWO_LEVELS /* a float before the scales of one byte */ \
+    (0x400 | GCOMP__OF_BYTE_SCALES)
+#define GCOMP__OF_OWN_CHECKS 0x800 /* GCOMP__OWN_CHECK, and whole groups of codes */
+#define GCOMP__OF_VOTES 0x1000 /* payload->votes */
+#define GCOMP__OF_FLOAT_WORDS 0x2000 /* a float in the parameter word of the payload */
+#define GCOMP__OF_TENSOR_SCALES 0x4000 /* one scale or threshold of a tensor: call->agreed */
+#define GCOMP__OF_MOMENTUM 0x8000 /* gcomp__momentum */
+#define GCOMP__OF_L1 0x10000 /* asks for GCOMP__L1 */
+#define GCOMP__OF_L2 0x20000 /* GCOMP__L2 */
+#define GCOMP__OF_MOMENTS 0x40000 /* GCOMP__MOMENTS */
+#define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
+
+/* The list of methods, with their families, in the order of gcomp_method_name; none comes before
+   them. */
 #define GCOMP__METHODS(X) \
-    X(FP16, fp16) X(BF16, bf16) X(FP8, fp8) X(MX, mx) X(NVFP4, nvfp4) X(E3M0, e3m0) X(NF4, nf4) \
-    X(SIGN, sign) X(ONEBIT, onebit) \
-    X(TWOBIT, twobit) X(THRESHOLD1, threshold1) X(TERNGRAD, terngrad) \
-    X(QSGD, qsgd) X(NATURAL, natural) X(INT, int) X(EDEN, eden) \
-    X(TOPK, topk) X(STROM, strom) X(DRYDEN, dryden) X(WANGNI, wangni) \
-    X(ADACOMP, adacomp) X(BLOCKTOPK, blocktopk) X(DGC, dgc) X(NONZERO, nonzero) \
-    X(RANDOMK, randomk) X(LEADERTOPK, leadertopk) X(SKETCH, sketch) X(FETCH, fetch) \
-    X(POWERSGD, powersgd) X(INTSUM, intsum) X(VOTE, vote) X(DCT, dct)
+    X(FP16, fp16, GCOMP__OF_CASTS) \
+    X(BF16, bf16, GCOMP__OF_CASTS) \
+    X(FP8, fp8, GCOMP__OF_SCALE_FIRST) \
+    X(MX, mx, GCOMP__OF_SCALE_FIRST | GCOMP__OF_BYTE_SCALES) \
+    X(NVFP4, nvfp4, GCOMP__OF_SCALE_FIRST | GCOMP__OF_TWO_LEVELS) \
+    X(E3M0, e3m0, GCOMP__OF_SCALE_FIRST) \
+    X(NF4, nf4, GCOMP__OF_SCALE_FIRST) \
+    X(SIGN, sign, GCOMP__OF_L1 | GCOMP__OF_L2) \
+    X(ONEBIT, onebit, GCOMP__OF_SIDES) \
+    X(TWOBIT, twobit, GCOMP__OF_FLOAT_WORDS | GCOMP__OF_TENSOR_SCALES) \
+    X(THRESHOLD1, threshold1, GCOMP__OF_FLOAT_WORDS) \
+    X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
+    X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
+    X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
+    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES) \
+    X(EDEN, eden, GCOMP__OF_SCRATCH) \
+    X(TOPK, topk, GCOMP__OF_SPARSE) \
+    X(STROM, strom, GCOMP__OF_SPARSE) \
+    X(DRYDEN, dryden, GCOMP__OF_SPARSE) \
+    X(WANGNI, wangni, GCOMP__OF_SPARSE) \
+    X(ADACOMP, adacomp, GCOMP__OF_SPARSE) \
+    X(BLOCKTOPK, blocktopk, GCOMP__OF_SPARSE) \
+    X(DGC, dgc, GCOMP__OF_SPARSE | GCOMP__OF_MOMENTUM | GCOMP__OF_L2) \
+    X(NONZERO, nonzero, GCOMP__OF_SPARSE) \
+    X(RANDOMK, randomk, GCOMP__OF_ADDENDS) \
+    X(LEADERTOPK, leadertopk, GCOMP__OF_SPARSE) \
+    X(SKETCH, sketch, GCOMP__OF_ADDENDS) \
+    X(FETCH, fetch, GCOMP__OF_ADDENDS | GCOMP__OF_MOMENTUM) \
+    X(POWERSGD, powersgd, GCOMP__OF_MOMENTUM) \
+    X(INTSUM, intsum, 0) \
+    X(VOTE, vote, GCOMP__OF_VOTES) \
+    X(DCT, dct, GCOMP__OF_VOTES | GCOMP__OF_SCRATCH)
 
 /* 1 if a user defined the macro, as 1 or as nothing; else 0: then MARK_ stays in front of the name,
    and the second word of the list is another one. */
@@ -4716,7 +4767,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__GIVEN(macro) GCOMP__GIVEN2(macro)
 
 /* Is there a GCOMP_ONLY_...? Then there are only these methods, and none. */
-#define GCOMP__OR_ONLY(NAME, name) GCOMP__GIVEN(GCOMP_ONLY_##NAME) ||
+#define GCOMP__OR_ONLY(NAME, name, families) GCOMP__GIVEN(GCOMP_ONLY_##NAME) ||
 #if GCOMP__METHODS(GCOMP__OR_ONLY) 0
 #define GCOMP__SOME 1
 #else
@@ -4752,41 +4803,30 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     GCOMP__JOIN(GCOMP__TAKE_, GCOMP__JOIN(GCOMP__GIVEN(without), GCOMP__NAMED(only)))
 #define GCOMP__HAS(NAME) GCOMP__TAKEN(GCOMP_WITHOUT_##NAME, GCOMP_ONLY_##NAME)
 
-/* Families of methods: what only such methods need is left out of builds that have none of them.
-   Each condition is 1 or 0, in an #if and in an if. A new method adds its name to its families, and
-   to gcomp__measures below. */
-#define GCOMP__HAS_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
-    (GCOMP__HAS(TOPK) || GCOMP__HAS(STROM) || GCOMP__HAS(DRYDEN) || GCOMP__HAS(WANGNI) || \
-     GCOMP__HAS(ADACOMP) || GCOMP__HAS(BLOCKTOPK) || GCOMP__HAS(DGC) || GCOMP__HAS(NONZERO) || \
-     GCOMP__HAS(LEADERTOPK))
-#define GCOMP__HAS_ADDENDS /* methods that take p with gcomp__addends_of */ \
-    (GCOMP__HAS_SPARSE || GCOMP__HAS(RANDOMK) || GCOMP__HAS(SKETCH) || GCOMP__HAS(FETCH))
-#define GCOMP__HAS_CODES /* the parameter `code`: entropy codes of levels */ \
-    (GCOMP__HAS(INT) || GCOMP__HAS(QSGD) || GCOMP__HAS(TERNGRAD))
-#define GCOMP__HAS_SCALE_FIRST /* block methods whose scale is known before the codes */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(FP8) || GCOMP__HAS(MX) || GCOMP__HAS(NVFP4) || \
-     GCOMP__HAS(E3M0) || GCOMP__HAS(NF4))
-#define GCOMP__HAS_DRAWS /* block methods that round up or down at random */ \
-    (GCOMP__HAS_CODES || GCOMP__HAS(NATURAL) || GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+/* Does this build have a method of a family? Each is 1 or 0, in an #if and in an if. */
+#define GCOMP__FAMILIES_OF(NAME, name, families) | (GCOMP__HAS(NAME) * (families))
+#define GCOMP__ANY_OF(family) \
+    (((0 GCOMP__METHODS(GCOMP__FAMILIES_OF)) & (family)) == (family))
+#define GCOMP__HAS_SPARSE GCOMP__ANY_OF(GCOMP__OF_SPARSE)
+#define GCOMP__HAS_ADDENDS GCOMP__ANY_OF(GCOMP__OF_ADDENDS)
+#define GCOMP__HAS_SCRATCH GCOMP__ANY_OF(GCOMP__OF_SCRATCH)
+#define GCOMP__HAS_CODES GCOMP__ANY_OF(GCOMP__OF_CODES)
+#define GCOMP__HAS_SCALE_FIRST GCOMP__ANY_OF(GCOMP__OF_SCALE_FIRST)
+#define GCOMP__HAS_DRAWS GCOMP__ANY_OF(GCOMP__OF_DRAWS)
 #ifdef GCOMP_NO_OBJECT
 #define GCOMP__HAS_CASTS 0
 #else
-#define GCOMP__HAS_CASTS /* codes that a transport may sum */ (GCOMP__HAS(FP16) || GCOMP__HAS(BF16))
+#define GCOMP__HAS_CASTS GCOMP__ANY_OF(GCOMP__OF_CASTS)
 #endif
-#define GCOMP__HAS_LEVELS16 GCOMP__HAS(QSGD)      /* levels of 16 bits */
-#define GCOMP__HAS_RANGES GCOMP__HAS(INT)         /* GCOMP__RANGE: a scale from two ends */
-#define GCOMP__HAS_TWO_LEVELS GCOMP__HAS(NVFP4)   /* a float before the scales of one byte */
-#define GCOMP__HAS_BYTE_SCALES /* scales of one byte, and kernels->fit */ \
-    (GCOMP__HAS(MX) || GCOMP__HAS_TWO_LEVELS)
-#define GCOMP__HAS_OWN_CHECKS GCOMP__HAS(NATURAL) /* GCOMP__OWN_CHECK, and whole groups of codes */
-#define GCOMP__HAS_VOTES (GCOMP__HAS(VOTE) || GCOMP__HAS(DCT)) /* payload->votes */
-#define GCOMP__HAS_FLOAT_WORDS /* a float in the parameter word of the payload */ \
-    (GCOMP__HAS(TWOBIT) || GCOMP__HAS(THRESHOLD1))
-#define GCOMP__HAS_TENSOR_SCALES /* one scale or threshold of a tensor: call->shared */ \
-    (GCOMP__HAS(TERNGRAD) || GCOMP__HAS(TWOBIT))
-#define GCOMP__HAS_SCRATCH /* payload->needs_scratch */ \
-    (GCOMP__HAS_SPARSE || GCOMP__HAS(EDEN) || GCOMP__HAS(DCT))
-#define GCOMP__HAS_MOMENTUM (GCOMP__HAS(DGC) || GCOMP__HAS(FETCH) || GCOMP__HAS(POWERSGD))
+#define GCOMP__HAS_LEVELS16 GCOMP__ANY_OF(GCOMP__OF_LEVELS16)
+#define GCOMP__HAS_RANGES GCOMP__ANY_OF(GCOMP__OF_RANGES)
+#define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
+#define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
+#define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
+#define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
+#define GCOMP__HAS_FLOAT_WORDS GCOMP__ANY_OF(GCOMP__OF_FLOAT_WORDS)
+#define GCOMP__HAS_TENSOR_SCALES GCOMP__ANY_OF(GCOMP__OF_TENSOR_SCALES)
+#define GCOMP__HAS_MOMENTUM GCOMP__ANY_OF(GCOMP__OF_MOMENTUM)
 
 /* A chapter has three zones: what is compiled once before the kernels (types, constants, functions
    that kernels share), the kernels, which are compiled once for each instruction set, and what is
@@ -4819,11 +4859,10 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
    result is the constant 0, and the compiler drops what belongs to that kind. */
 GCOMP__INLINE int gcomp__measures(int measure, int kind)
 {
-    const int asked = kind == GCOMP__L1        ? GCOMP__HAS(SIGN)
-                      : kind == GCOMP__L2      ? GCOMP__HAS(SIGN) || GCOMP__HAS(QSGD) ||
-                                                GCOMP__HAS(DGC)
-                      : kind == GCOMP__MOMENTS ? GCOMP__HAS(TERNGRAD)
-                      : kind == GCOMP__SIDES   ? GCOMP__HAS(ONEBIT)
+    const int asked = kind == GCOMP__L1        ? GCOMP__ANY_OF(GCOMP__OF_L1)
+                      : kind == GCOMP__L2      ? GCOMP__ANY_OF(GCOMP__OF_L2)
+                      : kind == GCOMP__MOMENTS ? GCOMP__ANY_OF(GCOMP__OF_MOMENTS)
+                      : kind == GCOMP__SIDES   ? GCOMP__ANY_OF(GCOMP__OF_SIDES)
                       : kind == GCOMP__RANGE   ? GCOMP__HAS_RANGES
                                                : 1;
     return asked && measure == kind;
@@ -7523,13 +7562,13 @@ GCOMP__NOINLINE size_t gcomp__stored_bytes(unsigned stored, size_t n)
     return gcomp__stored_at(stored, gcomp__round_up(n, group));
 }
 
-/* The residual of this form that begins at this address, and the address; NULL: there is none. */
-GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned form)
+/* The residual, stored so, that begins at this address, and the address; NULL: there is none. */
+GCOMP__INLINE gcomp__residual gcomp__residual_in(void *memory, unsigned stored)
 {
     gcomp__residual r;
-    r.floats = form == GCOMP__FLOATS ? (float *)memory : NULL;
-    r.packed = form == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
-    r.form = form;
+    r.floats = stored == GCOMP__FLOATS ? (float *)memory : NULL;
+    r.packed = stored == GCOMP__FLOATS ? NULL : (uint8_t *)memory;
+    r.stored = stored;
     r.words = 0;
     return r;
 }
@@ -7543,7 +7582,7 @@ GCOMP__INLINE void *gcomp__residual_memory(gcomp__residual r)
 GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
 {
     if (r.floats) r.floats += i;
-    if (GCOMP__HAS_STORED && r.packed) r.packed += gcomp__stored_at(r.form, i);
+    if (GCOMP__HAS_STORED && r.packed) r.packed += gcomp__stored_at(r.stored, i);
     return r;
 }
 
@@ -7551,7 +7590,7 @@ GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
 GCOMP__SHARED void gcomp__residual_clear(gcomp__residual r, size_t n)
 {
     void *memory = gcomp__residual_memory(r);
-    if (memory) memset(memory, 0, gcomp__stored_bytes(r.form, n));
+    if (memory) memset(memory, 0, gcomp__stored_bytes(r.stored, n));
 }
 
 /* Does a sink write a residual? */
@@ -7578,7 +7617,7 @@ static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t b
     for (size_t i = begin; i < end; i += 16, to += 16) {
         const uint8_t *r = gcomp__residual_at(residual, i).packed;
         gv x;
-        if (residual.form == GCOMP__BFLOATS) x = gv_load_bfloat(r);
+        if (residual.stored == GCOMP__BFLOATS) x = gv_load_bfloat(r);
         else
             x = gv_mul(gv_number(gw_get8(r + 4 + i % GCOMP__BYTES_BLOCK)),
                        gv_splat(gcomp__get_float(r)));
@@ -8937,7 +8976,7 @@ static void gcomp__pack_residual(gcomp__residual residual, const float *from, si
             memset(line, 0, sizeof line);
             x = (const float *)memcpy(line, x, 4 * some);
         }
-        if (residual.form == GCOMP__BFLOATS) {
+        if (residual.stored == GCOMP__BFLOATS) {
             for (size_t j = 0; j < some; j += 16, to += 32)
                 gcomp__pack_bfloats(to, gv_load(x + j), draws ? draws + j / 2 : NULL);
             continue;
@@ -10665,12 +10704,12 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
      fit          the scale of a block from what was measured of the block (none: no scale)
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
-   and its line in GCOMP__METHODS, and its name in those families of >>zones that it belongs to: a
-   build of this method alone leaves out what no family asks for. tests/builds/check_without.sh
-   makes that build, and compares its bits. These fields of a form have a family:
-     scale_first = 1   HAS_SCALE_FIRST       check = OWN_CHECK, whole_groups   HAS_OWN_CHECKS
-     stochastic = 1    HAS_DRAWS             scale_bytes = 1, front            HAS_BYTE_SCALES, ...
-     code              HAS_CODES             measure                           gcomp__measures
+   and its line in GCOMP__METHODS with its families: a build of this method alone leaves out what no
+   family asks for. tests/builds/check_without.sh makes that build, and compares its bits. These
+   fields of a form have a family:
+     scale_first = 1   OF_SCALE_FIRST        check = OWN_CHECK, whole_groups   OF_OWN_CHECKS
+     stochastic = 1    OF_DRAWS              scale_bytes = 1, front            OF_BYTE_SCALES, ...
+     code              OF_CODES              measure                           OF_L1, ...
    The chapter of fp8 is a model of a block method: a scale first, codes of 32 floats that were
    multiplied by 1 / scale; natural is one without a scale, topk that of a sparse method.
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
@@ -11005,11 +11044,11 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
                  job.factor != 1.0f;
     job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
-    if (GCOMP__HAS_TENSOR_SCALES && call->shared && n) {
+    if (GCOMP__HAS_TENSOR_SCALES && call->agreed && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
-        const double scale = (double)*call->shared, levels = (double)job.form.levels;
+        const double scale = (double)*call->agreed, levels = (double)job.form.levels;
         gcomp__step_of(&job.unit, scale, scale * levels, levels);
-        job.unit.constant = *call->shared;
+        job.unit.constant = *call->agreed;
         job.given = 1;
     } else if (GCOMP__HAS_SCALE_FIRST && job.form.scale_first && n &&
                (!job.form.block || job.form.front)) {
@@ -12191,7 +12230,7 @@ static gcomp_result gcomp__twobit_encode(const gcomp__call *call, const gcomp_co
     float threshold;
     if (codec->param[0] == 0 && n) {
         threshold = gcomp__twobit_find(call, in, n, codec->param[1]);
-        with.shared = &threshold;
+        with.agreed = &threshold;
     }
     return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
 }
@@ -19883,7 +19922,7 @@ GCOMP__FOR_SIZE
    not there (GCOMP_WITHOUT_..., GCOMP_ONLY_...). The first one is always there: it sends floats as
    they are (GCOMP__AS_FLOATS). */
 #define GCOMP__ROW(name) &gcomp__row_##name,
-#define GCOMP__ROW_OF(NAME, name) GCOMP__IF(NAME, GCOMP__ROW(name))
+#define GCOMP__ROW_OF(NAME, name, families) GCOMP__IF(NAME, GCOMP__ROW(name))
 static const gcomp__method *const gcomp__methods[] = {GCOMP__ROW(none)
                                                       GCOMP__METHODS(GCOMP__ROW_OF) NULL};
 #undef GCOMP__ROW_OF
@@ -19948,7 +19987,7 @@ static void gcomp__cpuid(uint32_t leaf, uint32_t *r)
    the only variable of the library that is not constant; it holds a fact about the machine. */
 static const gcomp__set *gcomp__set_of(gcomp_isa isa)
 {
-    static GCOMP__SHARED_WORD available = 0;
+    static GCOMP__ATOMIC_WORD available = 0;
     unsigned known = GCOMP__LOAD_WORD(available);
     if (!known) {
         known = 1u | 1u << GCOMP_ISA_SCALAR | 1u << GCOMP_ISA_NEON;
@@ -21253,7 +21292,7 @@ typedef struct gcomp__this_step {
     int odd;               /* 1: it takes the second one of two kinds of steps: sums->odd */
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
-    size_t sent;           /* where the payload went in mem.send: payloads move together */
+    size_t send;           /* where the payload went in mem.send: payloads move together */
     size_t tally;          /* floats: its counts in a tally, see >>shards */
     size_t sum_at[3];      /* elements of other tensors before its own in mem.sums */
     size_t sum_count[3];   /* elements that it sums now; use.sum_count is the most of any step */
@@ -21289,7 +21328,7 @@ static const gcomp__entry *gcomp__entry_at(const gcomp__slot *slot, size_t e)
     return slot->entries ? slot->entries + e : &slot->use;
 }
 
-/* Does a tensor keep a residual here? And its bytes, of this form and size. */
+/* Does a tensor keep a residual here? And its bytes, as it is stored. */
 static int gcomp__has_residual(const gcomp__slot *slot)
 {
     return gcomp__residual_memory(slot->kept.residual) != NULL;
@@ -21297,7 +21336,7 @@ static int gcomp__has_residual(const gcomp__slot *slot)
 
 static size_t gcomp__residual_bytes(const gcomp__slot *slot)
 {
-    return gcomp__stored_bytes(slot->kept.residual.form, slot->n);
+    return gcomp__stored_bytes(slot->kept.residual.stored, slot->n);
 }
 
 /* Digests of what all workers must have alike, for their frames: made when a step needs them, and
@@ -21362,7 +21401,7 @@ typedef struct gcomp__buffers {
     gcomp__bucket *others; /* buckets 1, 2, ... */
     size_t *counts;        /* memory for `bytes` and `came` of all buckets */
     size_t *cursors;       /* [w]: bytes of its payloads that were read */
-    size_t *sent;          /* [w]: bytes to send to it */
+    size_t *send_bytes;    /* [w]: bytes to send to it */
     size_t *places;        /* [w]: bytes of its shards or sums that were read */
     uint8_t *own, *cut, *packed, *shards; /* see >>shards */
     uint8_t *lengths;      /* one for each worker to send, then one from each worker */
@@ -21382,7 +21421,7 @@ typedef struct gcomp__difference {
     unsigned field;          /* TENSORS_DIFFER, ...; 0: there is none */
     size_t rank;             /* the other rank */
     size_t low, high;        /* the first item that differs is one of low .. high - 1 */
-    uint32_t stage, halvings; /* gathers so far; how many of them look for the item */
+    uint32_t gathers, halvings; /* gathers so far; how many of them look for the item */
     int damaged;             /* 1: a message arrived damaged here */
     char text[2][GCOMP__PARTS * GCOMP__PART + 1]; /* what rank 0 has, and what the other has */
 } gcomp__difference;
@@ -22076,7 +22115,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
         compresses |= !(entries[i].method->flags & GCOMP__AS_FLOATS);
     }
     if (!compresses) slot->entry_count = 1; /* no codec of the list would gain anything */
-    slot->kept.residual.form = gcomp__stored(desc);
+    slot->kept.residual.stored = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->kept.epoch_floats = slot->n;
     gcomp__use_entry(slot, entries);
@@ -22491,7 +22530,7 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     gcomp__grow(&plan->local, slot->use.local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
         gcomp__grow(&plan->sums[round][slot->use.rounds[round]], gcomp__sum_count(slot, round));
-    if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.form && slot->use.unpacks)
+    if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.stored && slot->use.unpacks)
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
@@ -22705,7 +22744,7 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     mem->counts =
         (size_t *)gcomp__carve(&c, gcomp__times(plan->buckets, 2 * world), sizeof(size_t));
     mem->cursors = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
-    mem->sent = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
+    mem->send_bytes = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
     mem->places = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
 
     mem->own = (uint8_t *)gcomp__carve(&c, plan->own, 1);
@@ -23093,7 +23132,7 @@ static int gcomp__slot_reserve(gcomp *gc, gcomp__slot *slot, const gcomp__entry 
     slot->name = (char *)gcomp__allocate(&gc->memory, slot->name_bytes);
     if (slot->kept.keeps)
         slot->kept.residual = gcomp__residual_in(gcomp__zero_bytes(gc, gcomp__residual_bytes(slot)),
-                                            slot->kept.residual.form);
+                                            slot->kept.residual.stored);
     if (slot->state_room)
         slot->kept.state = (float *)gcomp__zero_bytes(gc, gcomp__times(slot->state_room, 4));
     if (slot->kept.epoch_floats)
@@ -23853,7 +23892,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
     gcomp__residual r = slot->kept.residual;
     const float decay = slot->use.decay;
     if (!r.packed) return r;
-    if (r.form != GCOMP__BFLOATS || !slot->use.method->rules.form ||
+    if (r.stored != GCOMP__BFLOATS || !slot->use.method->rules.form ||
         slot->use.flags & GCOMP__WAITS || (decay != 1.0f && decay > 0.96875f)) {
         const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
                                              (uint32_t)gc->desc.comm.rank);
@@ -23864,7 +23903,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
     r.floats = (float *)(void *)gc->unpacked.at;
     gcomp__run_over(gc, slot, r.floats, 0, 0);
     r.packed = NULL;
-    r.form = GCOMP__FLOATS;
+    r.stored = GCOMP__FLOATS;
     return r;
 }
 
@@ -24296,7 +24335,7 @@ static void gcomp__pack_shards(gcomp *gc)
         gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(to - begin),
                           GCOMP_OK);
     }
-    gcomp__all_sizes(gc, gc->mem.sent, GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, gc->mem.send_bytes, GCOMP__LENGTH_BYTES);
     gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
 }
 
@@ -25356,7 +25395,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
                   one, the first item that differs comes later, else earlier
      text         then the item itself, in two messages
      0       4      8       12           16                  60
-     | GCD1  | rank | stage | 0          | digest, or text   | CRC-32C |
+     | GCD1  | rank | count | 0          | digest, or text   | CRC-32C |
    ---------------------------------------------------------------------------------------------- */
 
 /* How many items this worker has. */
@@ -25432,7 +25471,7 @@ static uint32_t gcomp__crc_items(const gcomp *gc)
     return gcomp__crc_number(gc, crc, end);
 }
 
-/* Writes this worker's message of the stage in the place of its frame. */
+/* Writes this worker's next message in the place of its frame. */
 static void gcomp__put_detail(gcomp *gc)
 {
     const gcomp__difference *d = &gc->difference;
@@ -25443,12 +25482,12 @@ static void gcomp__put_detail(gcomp *gc)
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCD1", 4);
     gcomp__put32(f + 4, (uint32_t)gc->me);
-    gcomp__put32(f + 8, d->stage);
-    if (d->stage < d->halvings) {
+    gcomp__put32(f + 8, d->gathers);
+    if (d->gathers < d->halvings) {
         gcomp__put32(f + 16, gcomp__crc_items(gc));
     } else {
         gcomp__say_item(gc, d->low, &t);
-        memcpy(f + 16, text + (d->stage - d->halvings) * GCOMP__PART, GCOMP__PART);
+        memcpy(f + 16, text + (d->gathers - d->halvings) * GCOMP__PART, GCOMP__PART);
     }
     gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
 }
@@ -25463,11 +25502,11 @@ static void gcomp__take_details(gcomp *gc)
     f[1] = gcomp__frame_of(gc, d->rank);
     for (size_t i = 0; i < 2; i++)
         d->damaged |= memcmp(f[i], "GCD1", 4) || gcomp__get32(f[i] + 4) != (i ? d->rank : 0) ||
-                      gcomp__get32(f[i] + 8) != d->stage ||
+                      gcomp__get32(f[i] + 8) != d->gathers ||
                       gcomp__get32(f[i] + GCOMP__AT_CRC) !=
                           (gcomp__common(gc->set)->crc)(0, f[i], GCOMP__AT_CRC);
-    if (d->stage >= d->halvings) {
-        const size_t at = (d->stage - d->halvings) * GCOMP__PART;
+    if (d->gathers >= d->halvings) {
+        const size_t at = (d->gathers - d->halvings) * GCOMP__PART;
         for (size_t i = 0; i < 2 * GCOMP__PART; i++) {
             const uint8_t c = f[i % 2][16 + i / 2];
             d->text[i % 2][at + i / 2] = (char)((c && c < 32) || c == 127 ? '?' : c);
@@ -25477,7 +25516,7 @@ static void gcomp__take_details(gcomp *gc)
     } else {
         d->high = gcomp__max(gcomp__middle(d), d->low + 1);
     }
-    d->stage++;
+    d->gathers++;
 }
 
 /* "rank 2 has desc.seed 6, rank 0 has desc.seed 5" */
@@ -25715,7 +25754,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
 {
     const int by_ranges = slot->at.own_bytes != 0;
     uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
-    work->call.shared = work->sums[0]; /* NULL, or what round 0 has found */
+    work->call.agreed = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
     GCOMP__TRY(gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
                                 by_ranges ? slot->at.own_bytes : slot->use.bound,
@@ -25918,7 +25957,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         gcomp__add_shards(gc);
         /* the shards for itself come back; lengths before them are those of shards for others */
         for (size_t w = 0; w < gc->me; w++) {
-            sent += gc->mem.sent[w];
+            sent += gc->mem.send_bytes[w];
             came += b->came[w];
         }
         gcomp__need_back(gc, sent, came, b->came[gc->me]);
@@ -26059,7 +26098,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
    An id says what a request is:
      64 * bucket + 1                         frames
      64 * bucket + 2                         decisions
-     64 * bucket + 3 + stage % 5             details
+     64 * bucket + 3 + gathers % 5           details
      64 * bucket + 8 * (round + 1) + kind    sums, payloads, stages of shards; both kinds of halves
                                              count as 0 here, and wait for each other
    A callback of another bucket or round, or a second one, has an id that is not under way. Who
@@ -26127,11 +26166,11 @@ static void gcomp__ask_alltoall(gcomp *gc, gcomp_request *request, uint32_t id, 
     request->send = send;
     request->recv = recv;
     request->bytes = gc->bucket->came;
-    request->send_bytes = gc->mem.sent;
+    request->send_bytes = gc->mem.send_bytes;
     request->dtype = GCOMP_U8;
     for (size_t w = 0; w < gc->world; w++) {
         recv = gcomp__spoil(recv, request->bytes[w]);
-        if (w != gc->me) gc->stats.bytes_out += gc->mem.sent[w];
+        if (w != gc->me) gc->stats.bytes_out += gc->mem.send_bytes[w];
     }
 }
 
@@ -26183,7 +26222,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
     case GCOMP__ANSWERS:
         /* the own lengths are needed for the shards; an answer takes their place */
         for (size_t w = 0; w < gc->world; w++)
-            gc->mem.sent[w] = (size_t)gcomp__get64(own + w * GCOMP__LENGTH_BYTES);
+            gc->mem.send_bytes[w] = (size_t)gcomp__get64(own + w * GCOMP__LENGTH_BYTES);
         gcomp__put_length(gc, own, 0, gc->late_error); /* all workers get the same answer */
         gcomp__all_sizes(gc, gc->mem.places, GCOMP__LENGTH_BYTES);
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.places);
@@ -26212,11 +26251,11 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 static int gcomp__ask_details(gcomp *gc, gcomp_request *request)
 {
     const gcomp__difference *d = &gc->difference;
-    if (d->stage == d->halvings + GCOMP__PARTS) return 0;
+    if (d->gathers == d->halvings + GCOMP__PARTS) return 0;
     gcomp__put_detail(gc);
     gc->phase = GCOMP__DETAILS;
     gc->issued = gc->done = 0;
-    gcomp__ask_gather(gc, request, gcomp__issue(gc, 0) + 2 + d->stage % 5, gc->frames,
+    gcomp__ask_gather(gc, request, gcomp__issue(gc, 0) + 2 + d->gathers % 5, gc->frames,
                       gc->frames + GCOMP__FRAME, GCOMP__FRAME, gc->sizes);
     return 1;
 }
@@ -26260,7 +26299,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
         uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->use.bound) continue;
-            slot->now.sent = (size_t)(to - gc->mem.send);
+            slot->now.send = (size_t)(to - gc->mem.send);
             memmove(to, gc->mem.send + slot->at.send, slot->now.length);
             to += slot->now.length;
         }
@@ -26417,7 +26456,7 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
     if (gc->phase < GCOMP__FRAMES || gc->phase == GCOMP__READY)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "no request is under way");
     unsigned bit = 0; /* the request's in gc->issued and gc->done; 0: there is no such request */
-    if (id == (gc->phase == GCOMP__DETAILS     ? 3 + gc->difference.stage % 5
+    if (id == (gc->phase == GCOMP__DETAILS     ? 3 + gc->difference.gathers % 5
                : gc->phase == GCOMP__DECISIONS ? 2u
                                                : 1u))
         bit = 1;
@@ -26506,7 +26545,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         if (!by_ranges || !slot->at.applied)
             (void)gcomp__open_payload(gc->set, &own, NULL,
                                       by_ranges ? gc->mem.own + slot->at.own
-                                                : gc->mem.send + slot->now.sent,
+                                                : gc->mem.send + slot->now.send,
                                       slot->now.length, slot->n);
         if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
@@ -26694,7 +26733,7 @@ static gcomp_result gcomp__landed(gcomp *gc, size_t i, int status)
 
 /* Tests the requests under way up to the first that is over; *over: there was one.
    Only one at a time: gcomp_step_done may make new requests possible, which go out first. */
-static gcomp_result gcomp__look(gcomp *gc, int *over)
+static gcomp_result gcomp__test_flights(gcomp *gc, int *over)
 {
     for (size_t i = 0; i < gc->flying; i++) {
         int done = 0;
@@ -26763,7 +26802,7 @@ static gcomp_result gcomp__drive(gcomp *gc, int waits, int *all)
             result = gcomp__landed(gc, 0, (comm->wait)(comm->user, gc->flights[0]));
         } else {
             int over = 0;
-            result = gcomp__look(gc, &over);
+            result = gcomp__test_flights(gc, &over);
             if (!over) return result;
         }
     }
@@ -27229,7 +27268,7 @@ static size_t gcomp__codecs_of(const gcomp__slot *slot, char *text)
 /* How a tensor keeps its residual on this worker, as saves tell it. */
 static unsigned gcomp__keeps_now(const gcomp__slot *slot)
 {
-    return gcomp__has_residual(slot) ? 1 + slot->kept.residual.form : 0;
+    return gcomp__has_residual(slot) ? 1 + slot->kept.residual.stored : 0;
 }
 
 /* Bytes of a residual of n elements in a save. It ends there with its last element. */
@@ -27753,7 +27792,7 @@ static void gcomp__take_residual(const gcomp *gc, gcomp__slot *slot, unsigned st
 {
     const size_t n = how == GCOMP__LEAVE ? 0 : slot->found.n, at = slot->found.floats;
     float tile[GCOMP__TILE];
-    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->kept.residual.form) {
+    if (n && how == GCOMP__TAKE && count == 1 && stored && stored == slot->kept.residual.stored) {
         memcpy(slot->kept.residual.packed, (const uint8_t *)saves[0] + at,
                gcomp__saved_bytes(1 + stored, n));
         return;
@@ -28026,7 +28065,7 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
         slot->kept.residual = gcomp__residual_in(
             gcomp__hold_bytes(gc, gcomp__residual_memory(slot->kept.residual),
                               gcomp__residual_bytes(slot), slot->kept.keeps, gives),
-            slot->kept.residual.form);
+            slot->kept.residual.stored);
         slot->kept.epoch_sum =
             (float *)gcomp__hold_bytes(gc, slot->kept.epoch_sum, 4 * slot->n, sums, gives);
         slot->kept.epoch_floats = slot->kept.epoch_sum ? slot->n : 0;
@@ -28050,9 +28089,9 @@ static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *nod
     return !prepared || gcomp__reserve(next) == GCOMP_OK;
 }
 
-/* Gives back what `gone` has and `stays` has not: two forms of one object, the old and the new.
-   After a failure `gone` is the new form; otherwise the old one. */
-static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *memory)
+/* Gives back what `gone` has and `stays` has not: the object as it was, and as
+   it will be. After a failure `gone` is the latter. */
+static void gcomp__drop_other(gcomp *gone, const gcomp *stays, gcomp__memory *memory)
 {
     gcomp__release(memory, gone->frames, gone->frames_bytes);
     gcomp__room_give(memory, &gone->arena);
@@ -28062,7 +28101,7 @@ static void gcomp__drop_form(gcomp *gone, const gcomp *stays, gcomp__memory *mem
     if (gone->node != stays->node) gcomp_close(gone->node);
 }
 
-/* The new form is made beside the object, and takes its place when nothing can fail any more.
+/* The object as it will be is made beside it, and takes its place when nothing can fail any more.
      1 check comm, node, and every codec against the new number of workers
      2 plan, and allocate frames, node, scratch, arena and what tensors hold
      3 give back the old ones; from here on nothing can fail
@@ -28098,11 +28137,11 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
     if (!gcomp__make_ready(&next, gc, node)) {
         /* gives back what was taken for the new place */
         (void)gcomp__hold(&next, &gc->desc, 1);
-        gcomp__drop_form(&next, gc, &next.memory);
+        gcomp__drop_other(&next, gc, &next.memory);
         gc->memory.misaligned = next.memory.misaligned;
         return gcomp__no_memory(gc, "no memory for the frames and buffers of these workers");
     }
-    gcomp__drop_form(gc, &next, &next.memory);
+    gcomp__drop_other(gc, &next, &next.memory);
     (void)gcomp__hold(&next, &next.desc, 1);
     /* residuals of its machine are with another worker */
     if (gc->desc.node.rank && !next.desc.node.rank) next.needs_state = gc->started || gc->step;
