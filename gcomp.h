@@ -618,11 +618,13 @@
                  no paper
      bf16        residual. rounding=nearest (stochastic: right on average)
                  no paper
-     int         residual. bits=8 (4, 2), block=256 (with 4 and 2 bits 128), rounding=nearest
-                 (stochastic), range=symmetric (affine), code=packed
-                 integers at even distances, a scale a block. 8 bits were first sent by Dettmers:
-                 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016, as another type,
-                 the dynamic tree
+     int         residual. bits=8 (4, 3, 2), block=32 (with 4, 3 and 2 bits 64), rounding=nearest
+                 (stochastic), range=full (affine, with blocks of four times as many), code=packed
+                 integers at even distances, a scale of 2 bytes a block. All levels of the bits are
+                 used, but rounding at random and coded levels keep to as many above 0 as below.
+                 3 bits go with the other defaults only. 8 bits were first sent by Dettmers: 8-Bit
+                 Approximations for Parallelism in Deep Learning, ICLR 2016, as another type, the
+                 dynamic tree
      qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
                  spacing=even (powers: levels that are powers of two, at most 100 of them)
                  Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
@@ -879,7 +881,7 @@
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present; others zero
       7     1   of a sparse method (5, 22 to 24, 27 to 29, 31, 38) the number of the value method: 1
-                to 4, 7, 10 to 13, 15 to 18 or 35 to 37; else 0
+                to 4, 7, 10 to 13, 15, 17, 18, 35 to 37 or 40; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word: the fields that the list below names for the method (for a sparse
@@ -899,11 +901,11 @@
        no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
-       affine int, may be negative
+       affine int, may be negative, and so may the bf16 of int
      - a field of the parameter word outside of the range that METHODS gives
      - a body that is longer or shorter than its content
      - a payload with a decoded value that is not finite, as where d * q overflows
-   Decoders accept codes that encoders never produce, such as -128 in 8 bits.
+   Decoders accept codes that encoders never produce, such as -128 of qsgd in 8 bits.
    Products and sums below are of floats, each rounded to nearest. Zeros have signs: a sign bit of a
    number 0 makes it -0, and 0 * -3 is -0.
    Payloads and what they decode to are in tests/edges/vectors; tests/edges/decode.py is a decoder
@@ -935,9 +937,12 @@
      natural  15   for each 16 elements 18 bytes: 16 exponent bytes e (0: zero, else 2^(e - 127)),
                    then 16 bits, 1: negative. e = 255 is refused. The last 18 bytes are whole too:
                    zeros stand for elements behind the last one
-     int      16   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2), B, 1 if affine (1), C (0 if affine);
-                   a float d per block, if affine with a float c behind it; then n codes q, two's
-                   complement: d * q, if affine d * q + c
+     int      40   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2, 3 is 3), B, 1 if affine (1; 0 if 3
+                   bits), C (0 if affine or 3 bits); a bf16 d per block, if affine a float d with a
+                   float c behind it; then n codes q, two's complement: d * q, if affine d * q + c.
+                   With 2 bits, not affine: c is d / 2 if the last bit of the bf16 is 1, else 0; d
+                   is the bf16 without that bit; d * q + c.
+                   (16 was int with a float d for each block. Decoders refuse it.)
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale per block, then n bytes: the
                    scale times the number below
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
@@ -1537,7 +1542,7 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND_TERNGRAD(n) (GCOMP_BOUND_BLOCKS(n, 2, 1, 0) + 4)
 #define GCOMP_BOUND_QSGD(n) GCOMP_BOUND_BLOCKS(n, 4, 512, 4)
 #define GCOMP_BOUND_NATURAL(n) (32 + 18 * GCOMP__CEIL(n, 16))
-#define GCOMP_BOUND_INT(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
+#define GCOMP_BOUND_INT(n) GCOMP_BOUND_BLOCKS(n, 8, 32, 2)
 #define GCOMP_BOUND_FP8(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
 #define GCOMP_BOUND_MX(n) GCOMP_BOUND_BLOCKS(n, 4, 32, 1)
 #define GCOMP_BOUND_NVFP4(n) (GCOMP_BOUND_BLOCKS(n, 4, 16, 1) + 4)
@@ -3729,13 +3734,8 @@ typedef struct gcomp__param {
     int bits;
     const char *choices; /* names, each ended by a bar: "nearest|stochastic|" */
     double other;        /* not 0: the default where the codec's first parameter is not 0 */
+    unsigned by;         /* the default is four times as large where parameter `by` is not 0 */
 } gcomp__param;
-
-/* The default of parameter p in a codec whose first parameter is `first`. */
-GCOMP__INLINE double gcomp__default(const gcomp__param *p, double first)
-{
-    return p->other != 0 && first != 0 ? p->other : p->initial;
-}
 
 typedef struct gcomp__method gcomp__method;
 typedef struct gcomp__set gcomp__set;
@@ -3760,6 +3760,7 @@ typedef struct gcomp__form {
     int stochastic;       /* 1: the quantiser needs random numbers */
     int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it in
                              usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
+    unsigned cut;         /* ONE_BFLOAT: how many of the lowest bits of a scale's float are 0 */
     float constant;       /* the method's own: a threshold, an exponent, ... */
     float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels */
     int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
@@ -3789,6 +3790,7 @@ enum {
 enum {
     GCOMP__NO_SCALE = 0,
     GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
+    GCOMP__ONE_BFLOAT = 2,   /* of either sign; int has it, see >>integers */
     GCOMP__ONE_FLOAT = 4,
     GCOMP__TWO_FLOATS = 8,
     GCOMP__TWO_LEVELS = 16 /* not a size: a byte, an e4m3 times the float of form.front */
@@ -4180,8 +4182,9 @@ struct gcomp__block_kernels {
     void (*quantise)(gcomp__tile *tile);
     void (*decode)(const gcomp__decoding *d);
     /* NULL for scales that are floats; else writes the scales of all blocks of a tile, and their
-       inverse to the tile, from the blocks' `top`. Returns the largest top. */
-    uint32_t (*fit)(const gcomp__form *form, gcomp__tile *tile, size_t blocks, uint8_t *scale);
+       inverse to the tile, from the blocks' `top`. The tile has `count` elements from element i on.
+       Returns the bits of the largest |p|. Not called where form.scale_is_step. */
+    uint32_t (*fit)(gcomp__tile *tile, size_t i, size_t count, size_t blocks, uint8_t *scale);
 };
 
 /* Kernels that belong to no method; see >>kernels, >>measures, >>encoding and >>decoding. */
@@ -4268,12 +4271,20 @@ GCOMP__INLINE float gcomp__zero(void)
     return zero;
 }
 
+/* x with its lowest `cut` bits 0: rounded away from 0, or to nearest, ties to even. */
+GCOMP__INLINE float gcomp__short_float(float x, unsigned cut, int up)
+{
+    const uint32_t bits = gcomp__bits(x), last = 1u << cut;
+    return gcomp__float((bits + (up ? last - 1 : last / 2 - 1 + (bits >> cut & 1))) & (0 - last));
+}
+
 /* Sets u->a = most / levels, u->inverse and u->lift = 1, where no intermediate result can overflow
    or become subnormal. Else returns 0, and sets nothing. most_bits: the bits of most, the largest
    |p| of the block. Each of the two divisions is off by half of a last place at most, so inverse is
    lowered by at most two floats, until most * inverse <= levels. Subtracting 1 from the bits of a
-   positive float gives the next float below. */
-GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels)
+   positive float gives the next float below. cut: 0, or a is rounded up by gcomp__short_float. */
+GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, float levels,
+                                     unsigned cut)
 {
     const float most = gcomp__float(most_bits);
     float by = levels, inverse;
@@ -4281,6 +4292,7 @@ GCOMP__INLINE int gcomp__simple_step(gcomp__constants *u, uint32_t most_bits, fl
     GCOMP__PIN_SUM(by); /* else -Ofast divides 1 / by once before a loop, and multiplies in it */
     u->a = most / by;
     GCOMP__PIN_SUM(u->a);
+    if (cut) u->a = gcomp__short_float(u->a, cut, 1);
     inverse = 1 / u->a;
     GCOMP__PIN_SUM(inverse);
     u->lift = 1;
@@ -4355,10 +4367,17 @@ static void gcomp__step_of(gcomp__constants *u, double step, double most, double
     }
 }
 
-/* The scale of a block to the payload: u->a, or u->a and u->b. Powers of two are written by the
-   kernel `fit` of the method. */
+/* Decoders that forms with different scales share: what they are made with. */
+enum {
+    GCOMP__STEP = 32, /* ONE_FLOAT or ONE_BFLOAT, as the form says */
+    GCOMP__GRID = 64  /* TWO_FLOATS; or ONE_BFLOAT, whose last bit says which grid, see int */
+};
+
+/* The scale of a block to the payload: u->a, or u->a and u->b; of a bf16 the last bit says that b
+   is not 0. Powers of two are written by the kernel `fit` of the method. */
 GCOMP__INLINE void gcomp__put_scale(uint8_t *to, size_t bytes, const gcomp__constants *u)
 {
+    if (bytes == GCOMP__ONE_BFLOAT) gcomp__put16(to, gcomp__bits(u->a) >> 16 | (u->b != 0));
     if (bytes >= GCOMP__ONE_FLOAT) gcomp__put_float(to, u->a);
     if (bytes == GCOMP__TWO_FLOATS) gcomp__put_float(to + 4, u->b);
 }
@@ -4373,14 +4392,20 @@ GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
     return e4m3 * tensor;
 }
 
-/* The scale of a block, of `bytes` bytes or with two levels, from the payload; what the payload
-   does not have is 1. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone. tensor:
-   the float in front. */
-GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t bytes, float tensor,
+/* The scale of a block from the payload; what the payload does not have is 1. kind: `bytes`, or
+   TWO_LEVELS, STEP, GRID. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone.
+   tensor: the float in front. */
+GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t kind, size_t bytes, float tensor,
                                     gcomp__constants *u)
 {
     u->a = u->b = 1;
-    if (bytes == GCOMP__TWO_LEVELS) {
+    if (kind >= GCOMP__STEP && bytes == GCOMP__ONE_BFLOAT) {
+        const uint32_t x = gcomp__get16(from), halves = kind == GCOMP__GRID ? x & 1 : 0;
+        u->a = gcomp__float((x - halves) << 16);
+        u->b = halves ? u->a * 0.5f : 0; /* exact */
+        return;
+    }
+    if (kind == GCOMP__TWO_LEVELS) {
         u->a = gcomp__two_levels(*from, tensor);
         return;
     }
@@ -4706,7 +4731,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__OF_CASTS (0x40 | GCOMP__OF_DRAWS) /* codes that a transport may sum */
 #define GCOMP__OF_LEVELS16 0x80 /* levels of 16 bits */
 #define GCOMP__OF_RANGES 0x100 /* GCOMP__RANGE: a scale from two ends */
-#define GCOMP__OF_BYTE_SCALES 0x200 /* scales of one byte, and kernels->fit */
+#define GCOMP__OF_BYTE_SCALES (0x200 | GCOMP__OF_OWN_FITS) /* scales of one byte */
 #define GCOMP__OF_TWO_LEVELS /* a float before the scales of one byte */ \
     (0x400 | GCOMP__OF_BYTE_SCALES)
 #define GCOMP__OF_OWN_CHECKS 0x800 /* GCOMP__OWN_CHECK, and whole groups of codes */
@@ -4718,6 +4743,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__OF_L2 0x20000 /* GCOMP__L2 */
 #define GCOMP__OF_MOMENTS 0x40000 /* GCOMP__MOMENTS */
 #define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
+#define GCOMP__OF_OWN_FITS 0x100000 /* kernels->fit */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4736,7 +4762,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
     X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
     X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
     X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
-    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES) \
+    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES | GCOMP__OF_OWN_FITS) \
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
@@ -4821,6 +4847,7 @@ GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t 
 #define GCOMP__HAS_LEVELS16 GCOMP__ANY_OF(GCOMP__OF_LEVELS16)
 #define GCOMP__HAS_RANGES GCOMP__ANY_OF(GCOMP__OF_RANGES)
 #define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
+#define GCOMP__HAS_OWN_FITS GCOMP__ANY_OF(GCOMP__OF_OWN_FITS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
@@ -5059,12 +5086,14 @@ static float gcomp__fold16_float(const float *d)
 #define gv_add GCOMP__F(gv_add)                /* a + b */
 #define gv_sub GCOMP__F(gv_sub)                /* a - b */
 #define gv_mul GCOMP__F(gv_mul)                /* a * b */
+#define gv_div GCOMP__F(gv_div)                /* a / b */
 #define gv_abs GCOMP__F(gv_abs)                /* without the sign */
 #define gv_min GCOMP__F(gv_min)                /* the smaller of two numbers */
 #define gv_max GCOMP__F(gv_max)                /* the larger of two numbers */
 #define gv_fma GCOMP__F(gv_fma)                /* a * b + c, rounded once */
 #define gv_mul_add GCOMP__F(gv_mul_add)        /* a * b + c where a * b is exact */
 #define gv_clamp GCOMP__F(gv_clamp)            /* x limited to -limit .. limit */
+#define gv_short GCOMP__F(gv_short)            /* x rounded: the lowest `cut` bits are 0 */
 #define gv_saturate GCOMP__F(gv_saturate)      /* infinities become the largest float */
 #define gv_pick GCOMP__F(gv_pick)              /* lane by lane: x where the mask is 1, else y */
 #define gv_flip GCOMP__F(gv_flip)              /* changes the sign where the mask is 1 */
@@ -5128,6 +5157,7 @@ static float gcomp__fold16_float(const float *d)
 #define gw_shl GCOMP__F(gw_shl)                /* x << k */
 #define gw_shr GCOMP__F(gw_shr)                /* x >> k, zeros come in */
 #define gw_sar GCOMP__F(gw_sar)                /* x >> k, copies of the sign come in */
+#define gw_turn GCOMP__F(gw_turn)              /* x << 1, and the top bit comes in */
 #define gw_mul_halves GCOMP__F(gw_mul_halves)  /* low half times k plus high half, signed */
 #define gw_ties GCOMP__F(gw_ties)              /* is the lower half of any word all ones? */
 #define gw_load_halves GCOMP__F(gw_load_halves) /* the 16 halves of 8 words, the lower half first */
@@ -5136,6 +5166,7 @@ static float gcomp__fold16_float(const float *d)
 #define gw_get16 GCOMP__F(gw_get16)            /* 16 codes of 16 bits with sign */
 #define gw_get8 GCOMP__F(gw_get8)              /* 16 codes of 8 bits with sign */
 #define gw_get4 GCOMP__F(gw_get4)              /* 16 codes of 4 bits with sign */
+#define gw_get3 GCOMP__F(gw_get3)              /* 16 codes of 3 bits with sign */
 #define gw_get2 GCOMP__F(gw_get2)              /* (c, first_high): 16 codes of 2 bits with sign */
 #define gw_put16 GCOMP__F(gw_put16)            /* words of 16 bits with sign, as codes */
 #define gw_put8 GCOMP__F(gw_put8)              /* the low 8 bits */
@@ -5152,6 +5183,7 @@ static float gcomp__fold16_float(const float *d)
 #define gb_put8 GCOMP__F(gb_put8)              /* 32 bytes as codes of 8 bits */
 #define gb_put6 GCOMP__F(gb_put6)              /* their low 6 bits as codes */
 #define gb_put4 GCOMP__F(gb_put4)              /* bytes 0 .. 15 as codes of 4 bits, see gb_low */
+#define gb_put3 GCOMP__F(gb_put3)              /* bytes 0 .. 7 as codes of 3 bits, see gb_low */
 #define gb_put2 GCOMP__F(gb_put2)              /* bytes 0 .. 3 as codes of 2 bits, see gb_low */
 #define gb_streams GCOMP__F(gb_streams)        /* 1 if gb_stream passes by the caches */
 #define gb_stream GCOMP__F(gb_stream)          /* copies 64 bytes to a line, past the caches */
@@ -5767,6 +5799,15 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, a), 30),
                             _mm256_srai_epi32(_mm256_sllv_epi32(x, b), 30));
 }
+/* 8 codes fill 24 bits: as gw_get4. */
+GCOMP__INLINE gw gw_get3(const uint8_t *c)
+{
+    const __m256i left = _mm256_setr_epi32(29, 26, 23, 20, 17, 14, 11, 8);
+    const uint32_t low = gcomp__get32(c), high = low >> 24 | gcomp__get16(c + 4) << 8;
+    const __m256i a = _mm256_set1_epi32((int)low), b = _mm256_set1_epi32((int)high);
+    return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(a, left), 29),
+                            _mm256_srai_epi32(_mm256_sllv_epi32(b, left), 29));
+}
 /* The lowest byte of each of 16 words. The words of r[1] move to the upper halves of those of r[0];
    a shuffle within each half of 128 bits, and an unpacking, put the bytes in order:
 
@@ -5896,6 +5937,19 @@ GCOMP__INLINE void gb_put4(uint8_t *c, gb b)
     b = _mm256_maddubs_epi16(gcomp__sorted_avx2(b), _mm256_set1_epi16(0x1001));
     b = _mm256_permute4x64_epi64(_mm256_packus_epi16(b, b), 0x08);
     _mm_storeu_si128((__m128i *)(void *)c, _mm256_castsi256_si128(b));
+}
+/* Bytes below 8: as gb_put6, and a third step joins eight codes to 24 bits of 64. The shuffle moves
+   the 6 bytes of each half to their places in the 12. */
+GCOMP__INLINE void gb_put3(uint8_t *c, gb b)
+{
+    const __m256i six = _mm256_setr_epi8(0, 1, 2, 8, 9, 10, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                                         -1, -1, -1, -1, -1, -1, 0, 1, 2, 8, 9, 10, -1, -1, -1, -1);
+    b = _mm256_maddubs_epi16(gcomp__sorted_avx2(b), _mm256_set1_epi16(0x0801));
+    b = _mm256_madd_epi16(b, _mm256_set1_epi32(0x00400001));
+    b = _mm256_shuffle_epi8(_mm256_or_si256(b, _mm256_srli_epi64(b, 20)), six);
+    const __m128i x = _mm_or_si128(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    _mm_storel_epi64((__m128i *)(void *)c, x);
+    gcomp__put32(c + 8, (uint32_t)_mm_extract_epi32(x, 2));
 }
 /* Bytes below 4: as gcomp__join2_avx2, four codes to the lowest byte of a word. The shuffle gathers
    the 4 bytes of a half, and the unpacking joins the two halves. */
@@ -6581,6 +6635,16 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
                x.r[i] = vshrq_n_s32(vshlq_s32(word, count), 30))
     return x;
 }
+/* The same with 8 codes in 24 bits of a word. */
+GCOMP__INLINE gw gw_get3(const uint8_t *c)
+{
+    static const int32_t left[8] = {29, 26, 23, 20, 17, 14, 11, 8};
+    const uint32_t low = gcomp__get32(c), high = low >> 24 | gcomp__get16(c + 4) << 8;
+    gw x;
+    GCOMP__ALL(const int32x4_t word = vdupq_n_s32((int32_t)(i < 2 ? low : high));
+               x.r[i] = vshrq_n_s32(vshlq_s32(word, vld1q_s32(left + 4 * (i & 1))), 29))
+    return x;
+}
 GCOMP__INLINE gw gw_load_halves(const uint32_t *p)
 {
     gw x;
@@ -6625,6 +6689,21 @@ GCOMP__INLINE void gcomp__join6_neon(uint8_t *c, uint8x16_t b)
     b = vqtbl1q_u8(vreinterpretq_u8_u32(four), vld1q_u8(place));
     vst1_u8(c, vget_low_u8(b));
     gcomp__put32(c + 8, vgetq_lane_u32(vreinterpretq_u32_u8(b), 2));
+}
+/* 16 codes of 3 bits: as of 6, with two in 6 bits, four in 12, eight in 24 bits of 64. */
+GCOMP__INLINE void gcomp__join3_neon(uint8_t *c, uint8x16_t b)
+{
+    static const uint8_t place[16] = {0,   1,   2,   8,   9,   10,  255, 255,
+                                      255, 255, 255, 255, 255, 255, 255, 255};
+    const uint16x8_t two = vreinterpretq_u16_u8(vandq_u8(b, vdupq_n_u8(7)));
+    const uint32x4_t four = vreinterpretq_u32_u16(
+        vorrq_u16(vandq_u16(two, vdupq_n_u16(7)), vshlq_n_u16(vshrq_n_u16(two, 8), 3)));
+    uint64x2_t eight = vreinterpretq_u64_u32(
+        vorrq_u32(vandq_u32(four, vdupq_n_u32(63)), vshlq_n_u32(vshrq_n_u32(four, 16), 6)));
+    eight = vorrq_u64(eight, vshrq_n_u64(eight, 20));
+    b = vqtbl1q_u8(vreinterpretq_u8_u64(eight), vld1q_u8(place));
+    gcomp__put32(c, vgetq_lane_u32(vreinterpretq_u32_u8(b), 0));
+    gcomp__put16(c + 4, vgetq_lane_u16(vreinterpretq_u16_u8(b), 2));
 }
 /* 16 codes of 2 bits: joined to 4 bits, then to 8. The lowest 4 bytes are those of the codes. */
 GCOMP__INLINE void gcomp__join2_neon(uint8_t *c, uint8x16_t b, int first_high)
@@ -6693,6 +6772,10 @@ GCOMP__INLINE void gb_put6(uint8_t *c, gb b)
 GCOMP__INLINE void gb_put4(uint8_t *c, gb b)
 {
     GCOMP__ALL2(gcomp__join4_neon(c + 8 * i, vreinterpretq_u8_s8(b.r[i])))
+}
+GCOMP__INLINE void gb_put3(uint8_t *c, gb b)
+{
+    GCOMP__ALL2(gcomp__join3_neon(c + 6 * i, vreinterpretq_u8_s8(b.r[i])))
 }
 GCOMP__INLINE void gb_put2(uint8_t *c, gb b)
 {
@@ -6902,6 +6985,11 @@ GCOMP__INLINE gv gv_sub(gv x, gv y)
 GCOMP__INLINE gv gv_mul(gv x, gv y)
 {
     GCOMP__ALL(x.r[i] = x.r[i] * y.r[i]; GCOMP__PIN(x.r[i]))
+    return x;
+}
+GCOMP__INLINE gv gv_div(gv x, gv y)
+{
+    GCOMP__ALL(x.r[i] = x.r[i] / y.r[i]; GCOMP__PIN(x.r[i]))
     return x;
 }
 #if GCOMP__PASS_IS == 1
@@ -7297,6 +7385,13 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     GCOMP__LANES w[i] = (int32_t)((x >> (first_high ? 30 - 2 * i : 2 * i) & 3) ^ 2) - 2;
     return gw_load(w);
 }
+GCOMP__INLINE gw gw_get3(const uint8_t *c)
+{
+    const uint64_t x = gcomp__get32(c) | (uint64_t)gcomp__get16(c + 4) << 32;
+    int32_t w[16];
+    GCOMP__LANES w[i] = (int32_t)((x >> 3 * i & 7) ^ 4) - 4;
+    return gw_load(w);
+}
 /* The low bits of `count` bytes side by side, the first in the lowest bits. */
 GCOMP__INLINE void gb_join(uint8_t *c, const int8_t *b, int count, int bits)
 {
@@ -7365,6 +7460,7 @@ GCOMP__INLINE gb gb_or(gb x, gb y)
 GCOMP__INLINE void gb_put8(uint8_t *c, gb b) { memcpy(c, b.b, 32); }
 GCOMP__INLINE void gb_put6(uint8_t *c, gb b) { gb_join(c, b.b, 32, 6); }
 GCOMP__INLINE void gb_put4(uint8_t *c, gb b) { gb_join(c, b.b, 32, 4); }
+GCOMP__INLINE void gb_put3(uint8_t *c, gb b) { gb_join(c, b.b, 32, 3); }
 GCOMP__INLINE void gb_put2(uint8_t *c, gb b) { gb_join(c, b.b, 32, 2); }
 #if GCOMP__OF_FOUR
 /* The Hadamard levels 2 lanes and 1 lane apart, in each of two registers. */
@@ -7427,6 +7523,13 @@ GCOMP__INLINE gv gv_pick(uint32_t mask, gv x, gv y)
     const gw where = gw_of_mask(mask);
     GCOMP__ALL(x.r[i] = gr_pick(where.r[i], x.r[i], y.r[i]))
     return x;
+}
+GCOMP__INLINE gw gw_turn(gw x) { return gw_or(gw_shl(x, 1), gw_shr(x, 31)); }
+GCOMP__INLINE gv gv_short(gv x, int cut)
+{
+    const gw w = gw_bits(x), odd = gw_and(gw_shr(w, cut), gw_splat(1));
+    const gw up = gw_add(w, gw_add(odd, gw_splat((1 << (cut - 1)) - 1)));
+    return gv_of_bits(gw_and(up, gw_splat(-1 * (1 << cut))));
 }
 GCOMP__INLINE gv gv_load_bfloat(const uint8_t *c) { return gv_of_bits(gw_shl(gw_get16(c), 16)); }
 #if GCOMP__PASS_IS != 3
@@ -7527,7 +7630,7 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
      FLOATS   n floats
      BFLOATS  n bf16, little endian
      BYTES    of each 128 elements a block: | scale, a float | 128 codes q of a byte |; the value of
-              an element is scale * q. Scale and codes are those of int:bits=8,block=128
+              an element is scale * q. The scale is max |x| / 127, see >>scales
 
    Only objects keep small residuals, which are those that are not FLOATS. Block methods read them
    in gcomp__stage and write them in the sink, a tile at a time; for other methods
@@ -8377,6 +8480,61 @@ GCOMP__NOINLINE void gcomp__measure_again(const gcomp__source *in, size_t begin,
     m->sum = gs_fold(sum);
     m->max_bits = gcomp__finite_double(m->sum) ? 0 : 0x7f800000u;
 }
+
+/* The constants of block `block` from its measures, and the scale of the block to the payload. If
+   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. */
+#define gcomp__fit_block GCOMP__F(fit_block)
+GCOMP__INLINE void gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
+                                    size_t block, gcomp__constants *u)
+{
+    const gcomp__form *form = &job->form;
+    *u = job->unit;
+    u->lift = 0;
+    if (m->max_bits >= 0x7f800000u) return;
+    u->lift = 1;
+    if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels, form->cut))
+        (form->fit)(form, m, u);
+    gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
+}
+
+/* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
+   do not matter, but must not depend on how a set converts NaN. */
+#define gcomp__lift GCOMP__F(lift)
+GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
+{
+    for (size_t i = 0; i < count; i += 16) {
+        const gv p = gv_mul(gv_load(x + i), gv_splat(lift));
+        gv_store(x + i, lift > 0 ? p : gv_splat(0));
+    }
+}
+
+/* The constants and the scale of block k of a tile whose first of `count` elements is element i,
+   where nothing is usual: tiny, huge, not finite; or the method has a slow fit. top: what the block
+   has in t->top, without a sign. Returns the bits of the largest |p|. */
+#define gcomp__fit_alone GCOMP__F(fit_alone)
+GCOMP__NOINLINE uint32_t gcomp__fit_alone(gcomp__tile *t, size_t i, size_t count, size_t k,
+                                          uint32_t top)
+{
+    const gcomp__form *form = &t->job->form;
+    float *p = t->p + k * form->block;
+    gcomp__constants u;
+    gcomp__measured m;
+    m.count = gcomp__min(count - k * form->block, form->block);
+    m.max_bits = top;
+    if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
+        gcomp__acc acc;
+        acc.max_bits = gv_splat(0);
+        gcomp__acc_none(&acc, form->measure);
+        gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
+        gcomp__acc_end(&acc, m.count, form->measure, &m);
+    }
+    gcomp__fit_block(t->job, &m, (i >> gcomp__log2((uint32_t)form->block)) + k, &u);
+    /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
+    if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
+    t->inverse[k] = u.inverse;
+    t->offset[k] = u.offset;
+    return m.max_bits & 0x7fffffffu;
+}
 #endif
 #endif
 
@@ -8431,7 +8589,8 @@ typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
      range            1: the scale is made from the smallest and the largest p: bits are compared
                       twice, without sign, where negative p are the largest, and with sign. 2: the
                       scale is that of 16 elements, and `block` is 32: a turn has two blocks, of
-                      which the second is `high`
+                      which the second is `high`. 3, 4: the scale is made from the p of the largest
+                      |p|, compared as 1, and tops are keys, see gw_turn; 1 and 4 have offsets
      factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
@@ -8442,22 +8601,24 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
     const gcomp__constants u = t->u; /* a copy, which no store can change */
     uint8_t *to = t->codes;
     const int two = range == 2;  /* blocks of 16 */
-    float tops[GCOMP__TILE / 2]; /* blocks of 32: 8 candidates each, compared 8 blocks at a time */
+    const int shifts = range == 1 || range == 4, peaks = range >= 3;
+    const int rows = block == 32 || (peaks && block == 64);
+    float tops[GCOMP__TILE / 2]; /* rows: 8 candidates each, compared 8 blocks at a time */
     for (size_t j = 0, k = 0; j < count; k += 1 + (size_t)two) { /* block k begins at element j */
         const gv f = gv_splat(t->inverse[k] * factor), h = two ? gv_splat(t->inverse[k + 1]) : f;
-        const gv offset = gv_splat(range == 1 ? t->offset[k] : 0);
+        const gv offset = gv_splat(shifts ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
         /* what is measured of the tile ahead, in 16 lanes: at first below all bits */
         gw top = gw_splat(0), high = gw_splat(-0x7fffffff - 1);
         for (; j < stop; j += 32, to += 2 * code16) {
             gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
-            if (range == 1) p = gv_sub(p, offset), q = gv_sub(q, offset);
+            if (shifts) p = gv_sub(p, offset), q = gv_sub(q, offset);
             p = gv_mul(p, f);
             q = gv_mul(q, h);
             const gv a = gv_add(gv_load(g + j), gv_load(e + j)); /* of the tile ahead */
             const gv b = gv_add(gv_load(g + j + 16), gv_load(e + j + 16));
-            const gw x = gw_bits(range == 1 ? a : gv_abs(a));
-            const gw y = gw_bits(range == 1 ? b : gv_abs(b));
+            const gw x = gw_bits(shifts || peaks ? a : gv_abs(a));
+            const gw y = gw_bits(shifts || peaks ? b : gv_abs(b));
             /* the maximum of the two first: so only one operation waits for the turn before */
             const gw larger = gw_max_unsigned(x, y);
             gv_store(t->p + j, a);
@@ -8466,7 +8627,8 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
             if (range) high = two ? y : gw_max(high, gw_max(x, y));
             (quants)(to, p, q, &u, j, format);
         }
-        if (block == 32) gv_most_of_halves(tops + 8 * k, gv_of_bits(top));
+        if (peaks) top = gw_max_unsigned(gw_turn(top), gw_turn(high));
+        if (rows) gv_most_of_halves(tops + 8 * k, gv_of_bits(top));
         else t->top[k] = gv_most(gv_of_bits(top));
         if (two) gv_most_of_halves(tops + 8 * k + 8, gv_of_bits(high));
         if (range == 1) { /* the order of signed integers, made that of unsigned ones and back */
@@ -8475,7 +8637,7 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
         }
     }
     /* The measures are those of the next tile. None comes behind a tile that is not whole. */
-    for (size_t k = 0; block == 32 && count == GCOMP__TILE && k * (two ? 16 : 32) < count; k += 8)
+    for (size_t k = 0; rows && count == GCOMP__TILE && k * (two ? 16 : block) < count; k += 8)
         gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(tops + 8 * k)));
 }
 
@@ -8515,33 +8677,6 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
 #define GCOMP__GROUPS(...) gcomp__tile *t, gcomp__quantise_groups(t, __VA_ARGS__)
 
 #if !GCOMP__IN_WIDE
-/* The constants of block `block` from its measures, and the scale of the block to the payload. If
-   some p is not finite, u->lift becomes 0 and nothing is written: the call will fail. */
-#define gcomp__fit_block GCOMP__F(fit_block)
-GCOMP__INLINE void gcomp__fit_block(const gcomp__encode_job *job, const gcomp__measured *m,
-                                    size_t block, gcomp__constants *u)
-{
-    const gcomp__form *form = &job->form;
-    *u = job->unit;
-    u->lift = 0;
-    if (m->max_bits >= 0x7f800000u) return;
-    u->lift = 1;
-    if (!form->scale_is_step || !gcomp__simple_step(u, m->max_bits, form->levels))
-        (form->fit)(form, m, u);
-    gcomp__put_scale(job->scales + block * form->scale_bytes, form->scale_bytes, u);
-}
-
-/* x <- x * lift; or, where lift is 0 since some x is not finite, zeros: the codes of such a block
-   do not matter, but must not depend on how a set converts NaN. */
-#define gcomp__lift GCOMP__F(lift)
-GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
-{
-    for (size_t i = 0; i < count; i += 16) {
-        const gv p = gv_mul(gv_load(x + i), gv_splat(lift));
-        gv_store(x + i, lift > 0 ? p : gv_splat(0));
-    }
-}
-
 /* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
    tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
    first tile of a chunk, the last one, and blocks of 16 are measured here. In the usual case what
@@ -8552,57 +8687,49 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count,
 {
     const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
-    const int range = GCOMP__HAS_RANGES && form->measure == GCOMP__RANGE;
+    const int bfloats = GCOMP__HAS_RANGES && form->scale_bytes == GCOMP__ONE_BFLOAT;
+    const int keys = bfloats && form->measure == GCOMP__RANGE; /* in `top`, see gw_turn */
+    const int range = GCOMP__HAS_RANGES && form->measure == GCOMP__RANGE && !bfloats;
     const size_t block = form->block;
     /* block is a power of two; a division by it would take as long as a block of 32 does */
     const unsigned shift = gcomp__log2((uint32_t)block);
-    /* blocks of the tile, the last one may be cut; the number of the first one in the tensor */
-    const size_t blocks = (count + block - 1) >> shift, first = i >> shift;
-    uint8_t *scale = job->scales + first * form->scale_bytes; /* of block k */
+    /* blocks of the tile, the last one may be cut */
+    const size_t blocks = (count + block - 1) >> shift;
+    uint8_t *scale = job->scales + (i >> shift) * form->scale_bytes; /* of block k */
     uint32_t max_bits = 0;
+    gcomp__constants u;
     /* Without `known`, and for most blocks of 16, top is measured here. For a range it becomes 0:
        then no block is usual, and each is measured in full below. */
     known &= block >= 32 || form->front;
     for (size_t k = 0; k < blocks && !known; k++) {
         gv most = gv_splat(0);
-        for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16)
-            most = gv_max_bits(most, gv_load(t->p + j));
+        for (size_t j = k * block; j < gcomp__min((k + 1) * block, count); j += 16) {
+            const gv p = gv_load(t->p + j);
+            most = keys ? gv_of_bits(gw_max_unsigned(gw_bits(most), gw_turn(gw_bits(p))))
+                        : gv_max_bits(most, p);
+        }
         t->top[k] = range ? 0 : gv_most(most);
     }
-    if (GCOMP__HAS_BYTE_SCALES && job->kernels->fit)
-        return (job->kernels->fit)(form, t, blocks, scale);
+    if (GCOMP__HAS_OWN_FITS && job->kernels->fit && !form->scale_is_step)
+        return (job->kernels->fit)(t, i, count, blocks, scale);
+    u.b = u.offset = 0;
     for (size_t k = 0; k < blocks; k++, scale += form->scale_bytes) {
-        gcomp__constants u;
-        gcomp__measured m;
+        uint32_t top = keys ? t->top[k] >> 1 : t->top[k];
         int usual;
-        m.max_bits = t->top[k];
         if (range) { /* some p < 0 and some p >= 0, or these are not what they are named for */
-            const uint32_t low = t->top[k], high = t->high[k];
-            m.max_bits = gcomp__larger(low & 0x7fffffffu, high);
+            const uint32_t low = top, high = t->high[k];
+            top = gcomp__larger(low & 0x7fffffffu, high);
             usual = low >> 31 && !(high >> 31) &&
-                    gcomp__simple_range(&u, m.max_bits, gcomp__float(low), gcomp__float(high),
+                    gcomp__simple_range(&u, top, gcomp__float(low), gcomp__float(high),
                                         form->levels);
-        } else usual = form->scale_is_step && gcomp__simple_step(&u, m.max_bits, form->levels);
+        } else
+            usual = form->scale_is_step && gcomp__simple_step(&u, top, form->levels, form->cut);
         if (usual) {
-            gcomp__put_float(scale, u.a);
-            if (range) gcomp__put_float(scale + 4, u.b);
-        } else { /* the rare or the slow case */
-            float *p = t->p + k * block;
-            m.count = gcomp__min(count - k * block, block);
-            if (form->measure != GCOMP__MOST) { /* sums, and ranges of one sign, from t->p */
-                gcomp__acc acc;
-                acc.max_bits = gv_splat(0);
-                gcomp__acc_none(&acc, form->measure);
-                gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
-                gcomp__acc_end(&acc, m.count, form->measure, &m);
-            }
-            gcomp__fit_block(job, &m, first + k, &u);
-            /* a lift is per block: t->u.lift stays 1, which encode_scale_first looks at */
-            if (u.lift != 1.0f) gcomp__lift(p, m.count, u.lift);
-        }
-        t->inverse[k] = u.inverse;
-        if (range || !usual) t->offset[k] = u.offset;
-        max_bits = gcomp__larger(max_bits, m.max_bits & 0x7fffffffu);
+            gcomp__put_scale(scale, form->scale_bytes, &u);
+            t->inverse[k] = u.inverse;
+            t->offset[k] = u.offset;
+        } else top = gcomp__fit_alone(t, i, count, k, top); /* the rare or the slow case */
+        max_bits = gcomp__larger(max_bits, top & 0x7fffffffu);
     }
     return max_bits;
 }
@@ -8881,8 +9008,9 @@ static void gcomp__encode(void *arg, size_t chunk)
 typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
 /* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
-   `scale_bytes` those of a block's scale: both are constants, so that this is one loop over blocks
-   around two over codes, one for each kind of target. Blocks of one byte's scale, 32 elements or
+   `scale_bytes` those of a block's scale, or STEP or GRID: both are constants, so that this is one
+   loop over blocks around two over codes, one for each kind of target. `bytes` is the distance of
+   scales. Blocks of one byte's scale, 32 elements or
    with two levels 16, have a loop without counts before. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
 GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
@@ -8891,7 +9019,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     const gcomp__view *view = d->view;
     const int two = scale_bytes == GCOMP__TWO_LEVELS;
     const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
-    const size_t bytes = two ? 1 : scale_bytes; /* from scale to scale */
+    const size_t bytes = two ? 1 : scale_bytes < GCOMP__STEP ? scale_bytes : view->form.scale_bytes;
     const uint8_t *scale = view->scales + (d->first >> view->shift) * bytes;
     const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
     const uint8_t *code = d->codes;
@@ -8905,16 +9033,16 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     u.levels = view->form.levels;
     u.table = view->form.table;
     for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
-        gcomp__get_scale(scale++, scale_bytes, tensor, &u);
+        gcomp__get_scale(scale++, scale_bytes, bytes, tensor, &u);
         gv_store(to, (deq)(code, &u, format));
-        if (two) gcomp__get_scale(scale++, scale_bytes, tensor, &u);
+        if (two) gcomp__get_scale(scale++, scale_bytes, bytes, tensor, &u);
         gv_store(to + 16, (deq)(code + code16, &u, format));
         code += 2 * code16;
     }
     for (; left; left -= run, run = block) {
         run = gcomp__min(run, left);
         const float *const end = to + run; /* of the block */
-        gcomp__get_scale(scale, scale_bytes, tensor, &u);
+        gcomp__get_scale(scale, scale_bytes, bytes, tensor, &u);
         scale += bytes;
         for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
             gv_store(to, (deq)(code, &u, format));
@@ -8956,7 +9084,7 @@ GCOMP__INLINE void gcomp__pack_bfloats(uint8_t *to, gv x, const uint32_t *draws)
 }
 
 /* Kernel pack: floats become a small residual, rounded to nearest, or at random by the key
-   `words`. A block of bytes has the scale max |x| / 127, made as int makes it. */
+   `words`. A block of bytes has the scale max |x| / 127. */
 #define gcomp__pack_residual GCOMP__F(pack_residual)
 static void gcomp__pack_residual(gcomp__residual residual, const float *from, size_t count,
                                  size_t at)
@@ -8984,7 +9112,7 @@ static void gcomp__pack_residual(gcomp__residual residual, const float *from, si
         for (size_t j = 0; j < GCOMP__BYTES_BLOCK; j += 16)
             most = gv_max_bits(most, gv_load(x + j));
         const uint32_t max_bits = gv_most(most);
-        if (!gcomp__simple_step(&u, max_bits, 127)) {
+        if (!gcomp__simple_step(&u, max_bits, 127, 0)) {
             const double top = (double)gcomp__float(max_bits);
             gcomp__step_of(&u, top / 127, top, 127);
             if (u.lift != 1.0f) {
@@ -11136,7 +11264,7 @@ GCOMP__SHARED void gcomp__step_fit(const gcomp__form *form, const gcomp__measure
                                    gcomp__constants *u)
 {
     const double most = (double)gcomp__float(m->max_bits), levels = (double)form->levels;
-    if (!gcomp__simple_step(u, m->max_bits, form->levels))
+    if (!gcomp__simple_step(u, m->max_bits, form->levels, 0))
         gcomp__step_of(u, most / levels, most, levels);
 }
 
@@ -11285,7 +11413,10 @@ GCOMP__HOT static gcomp_result gcomp__block_check(const gcomp__view *view)
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
     if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
-    if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
+    if (GCOMP__HAS_RANGES && each == GCOMP__ONE_BFLOAT) { /* may be negative */
+        for (const uint8_t *s = view->scales; s < view->codes; s += 2)
+            most = gcomp__larger(most, (gcomp__get16(s) & 0x7fffu) << 16);
+    } else if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
         GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &look));
     } else {
         for (const uint8_t *s = view->scales; s < view->codes; s += each) {
@@ -11499,29 +11630,29 @@ static const gcomp__payload gcomp__no_payload = {NULL};
 static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 
 /* >>parameters: how a row writes them. They are initialisers of gcomp__param: name, kind, default,
-   smallest, largest, bits in the payload's parameter word (0: it does not travel), choices, and the
-   default where the first parameter of the row is not 0.
+   smallest, largest, bits in the payload's parameter word (0: it does not travel), choices, the
+   default where the first parameter of the row is not 0, and the parameter `by`.
 
      NUMBER     a real number           COUNT      a whole number
-     BLOCKS     a size of blocks        BLOCKS_OR  the same with two defaults
+     BLOCKS     a size of blocks        BLOCKS_OR  the same; the default depends on others
      ONE_OF     a name; its number is `initial` .. `last`, counted from 0
      CODE       the entropy code of levels, in the order of GCOMP__PACKED, ... */
 #define GCOMP__NUMBER(name, initial, low, high, bits) \
     { \
-        name, GCOMP__REAL, initial, low, high, bits, NULL, 0 \
+        name, GCOMP__REAL, initial, low, high, bits, NULL, 0, 0 \
     }
 #define GCOMP__COUNT(name, initial, low, high, bits) \
     { \
-        name, GCOMP__WHOLE, initial, low, high, bits, NULL, 0 \
+        name, GCOMP__WHOLE, initial, low, high, bits, NULL, 0, 0 \
     }
-#define GCOMP__BLOCKS_OR(name, initial, other) \
+#define GCOMP__BLOCKS_OR(name, initial, other, by) \
     { \
-        name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL, other \
+        name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL, other, by \
     }
-#define GCOMP__BLOCKS(name, initial) GCOMP__BLOCKS_OR(name, initial, 0)
+#define GCOMP__BLOCKS(name, initial) GCOMP__BLOCKS_OR(name, initial, 0, 0)
 #define GCOMP__ONE_OF(name, initial, last, bits, choices) \
     { \
-        name, GCOMP__CHOICE, initial, 0, last, bits, choices, 0 \
+        name, GCOMP__CHOICE, initial, 0, last, bits, choices, 0, 0 \
     }
 #define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
 #endif
@@ -12256,7 +12387,8 @@ static const gcomp__payload gcomp__twobit_payload = {
     gcomp__block_check, gcomp__block_decode};
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__WAITS,
-    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL, 0}, GCOMP__NUMBER("rate", 0, 0, 1, 0)},
+    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL, 0, 0},
+     GCOMP__NUMBER("rate", 0, 0, 1, 0)},
     GCOMP__KERNELS(twobit), &gcomp__twobit_payload, &gcomp__gathered,
     {gcomp__twobit_form, NULL, gcomp__signs_before_adam, gcomp__twobit_adapt, NULL,
      gcomp__twobit_refuse}};
@@ -12485,6 +12617,8 @@ static const gcomp__method gcomp__row_vote = {
 
      body    | d, 4 bytes, of each block | n codes q of 2, 4, 8 or 16 bits, two's complement |
 
+   int's d has 2 bytes, and its codes may have 3 bits.
+
    Rounding at random (>>dithering): x = p / d comes with 16 binary places, that is times 65536. A
    random number of 16 bits is added and the places are cut off. So q is floor(x) + 1 with the
    probability x - floor(x), else floor(x), and the mean of q is x:
@@ -12542,8 +12676,11 @@ GCOMP__KERNEL(stochastic2_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 2)
 GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4))
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
 GCOMP__KERNEL(levels2_decode, GCOMP__DECODE(gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__ONE_FLOAT))
-GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__ONE_FLOAT))
+/* Steps of int are bf16; it has no kernels for AVX-512. */
+#define GCOMP__LEVEL_STEP (GCOMP__IN_WIDE ? GCOMP__ONE_FLOAT : GCOMP__STEP)
+GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__LEVEL_STEP))
+GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__LEVEL_STEP))
+#undef GCOMP__LEVEL_STEP
 #if GCOMP__HAS_LEVELS16
 GCOMP__KERNEL(stochastic16_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 16))
 GCOMP__KERNEL(levels16_decode, GCOMP__DECODE(gcomp__levels_deq, 16, 32, GCOMP__ONE_FLOAT))
@@ -12563,53 +12700,140 @@ GCOMP__KERNEL(levels16_decode, GCOMP__DECODE(gcomp__levels_deq, 16, 32, GCOMP__O
 static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KERNELS};
 #endif
 
-/* >>method int: integers of 8, 4 or 2 bits.
+/* >>method int: integers of 8, 4, 3 or 2 bits, two's complement: -h <= q < h, h = 2^(bits-1).
 
-     range=symmetric   d = max |p| / L of a block, L = 2^(bits-1) - 1
-                       q = p / d rounded, -L <= q <= L; C(p) = d * q
-     range=affine      d = (max p - min p) / (2^bits - 1), c = min p + 2^(bits-1) d
-                       q = (p - c) / d rounded, -2^(bits-1) <= q < 2^(bits-1); C(p) = d * q + c.
-                       All codes are used: better for a block that is not centred at 0
-     body              | d, affine d and c: 4 bytes each, of each block | n codes q |
+     range=full     m is the p of the largest |p| of a block, of two the negative one.
+                    bits   d           C(p)        q
+                    8      -m / 128    d q         p / d rounded. So m becomes level -h, and what
+                    4      -m / 8.15               lies beyond h - 1 on the other side h - 1
+                    3      -m / 4.5
+                    2      -m / 2.5    d q         the same; or, if that loses less of |p|^2,
+                           .4 |m|      d q + d/2   p / d - 1/2 rounded: a grid without a zero. In
+                                                   blocks of 1024 and more always the first one
+     range=affine   d = (max p - min p) / (2h - 1), c = min p + h d
+                    q = (p - c) / d rounded; C(p) = d q + c. Better for a block that is not centred
+                    at 0
+     body           | d, a bf16, of each block | n codes q |; with 2 bits the last bit of the bf16
+                    says which grid, 1 for the one without a zero, and d has one digit less;
+                    affine | d and c, 4 bytes each, of each block | n codes q |
 
-   rounding=nearest: |p - C(p)| <= d / 2. rounding=stochastic: |p - C(p)| < d, and unbiased. With
-   4 bits a block of 128 normal numbers loses .0138 of |p|^2, a block of 256 loses .016: the
-   default is 128 with 4 and 2 bits, and 256 with 8. code= is as in qsgd, for the symmetric range
-   alone, where most levels are near 0. Integers at even distances, as in DeepSpeed and CGX. The 8
-   bits of Dettmers, ICLR 2016, are another type, the dynamic tree: floats with an exponent of any
-   length. fp8 is nearer to it. */
+   d is rounded to a bf16, to nearest; away from 0 if it is subnormal; towards 0 if d h would be no
+   float. |p - C(p)| <= |d| / 2, but beyond the last level at most 1.02 |d| with 8 bits, 1.17 |d|
+   with 4, 1.52 |d| with 3. With 2 bits no block loses more than |p|^2. The numbers 8.15, 4.5, 2.5
+   and .4 lose least of normal numbers and of their cubes. Rounding at random must not cut levels
+   off, and entropy codes (code= is as in qsgd, for the full range) expect most levels near 0: both
+   have |q| <= h - 1 and d = max |p| / (h - 1), rounded up. With rounding=stochastic |p - C(p)| < d,
+   and C is unbiased.
+
+   Of normal numbers .0088 of |p|^2 is lost with 4 bits and blocks of 64, .034 with 3, .114 with 2;
+   2.9e-5 with 8 and blocks of 32. So the default blocks are 64, with 8 bits 32; affine ones have
+   four times as many elements, since their scales have four times the bytes. Integers at even
+   distances, as in DeepSpeed and CGX. The 8 bits of Dettmers, ICLR 2016, are another type, the
+   dynamic tree: floats with an exponent of any length. fp8 is nearer to it. */
 #if GCOMP__EACH(INT)
-/* 32 elements, 16 of p / d in x and in y; |p / d| <= L. */
+/* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits are used:
+   rounding may lead one level beyond these, and so does an element on the other side than m. */
 #define gcomp__nearest_quants GCOMP__F(nearest_quants)
-GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y,
-                                         const gcomp__constants *u, size_t i, int bits)
-{
-    (void)u;
-    (void)i;
-    gcomp__put_levels(code, gw_nearest(x), gw_nearest(y), bits, 0, -128, 127);
-}
-
-/* The same with x = (p - c) / d. Affine levels use all codes of their bits, and rounding may lead
-   one level beyond these. */
-#define gcomp__near_affine_quants GCOMP__F(near_affine_quants)
-GCOMP__INLINE void gcomp__near_affine_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
-                                             size_t i, int bits)
+GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
+                                         size_t i, int bits)
 {
     const int half = 1 << (bits - 1);
+    const gb b = gb_limit(gw_nearest(x), gw_nearest(y), 0, -half, half - 1);
     (void)u;
     (void)i;
-    gcomp__put_levels(code, gw_nearest(x), gw_nearest(y), bits, 0, -half, half - 1);
+    if (bits == 8) gb_put8(code, b);
+    else if (bits == 4) gb_put4(code, gb_low(b, 4));
+    else if (bits == 3) gb_put3(code, gb_low(b, 3));
+    else gb_put2(code, gb_low(b, 2));
 }
 
 /* The same at random, with 16 binary places. */
-#define gcomp__random_affine_quants GCOMP__F(random_affine_quants)
-GCOMP__INLINE void gcomp__random_affine_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
-                                               size_t i, int bits)
+#define gcomp__random_quants GCOMP__F(random_quants)
+GCOMP__INLINE void gcomp__random_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
+                                        size_t i, int bits)
 {
     const int half = 1 << (bits - 1);
     gw q, r;
     gcomp__dither(&q, &r, x, y, u, i);
     gcomp__put_levels(code, q, r, bits, 16, -half, half - 1);
+}
+
+/* The sum of the squares of what `count` elements lose on a grid of four values: middle - 1.5 d,
+   middle - d / 2, middle + d / 2, middle + 1.5 d, with d > 0. From x = p - middle the nearest one
+   is ||x| - d| - d / 2 away, without its sign. */
+#define gcomp__lost_on_grid GCOMP__F(lost_on_grid)
+GCOMP__INLINE gv gcomp__lost_on_grid(gv lost, gv p, gv middle, gv d, gv half)
+{
+    const gv x = gv_sub(gv_abs(gv_sub(gv_abs(gv_sub(p, middle)), d)), half);
+    return gv_add(lost, gv_mul(x, x));
+}
+
+/* What a block loses on the grid without a zero, of step d > 0, less what it loses on the one with
+   a zero, of step a. Zeros behind the last element count as elements. */
+#define gcomp__lost_more GCOMP__F(lost_more)
+GCOMP__INLINE float gcomp__lost_more(const float *p, size_t count, float d, float a)
+{
+    const gv one = gv_splat(d), half = gv_splat(d * 0.5f), middle = gv_splat(a * -0.5f);
+    const gv other = gv_abs(gv_splat(a)), other_half = gv_abs(middle);
+    gv even = gv_splat(0), with_zero = gv_splat(0);
+    for (size_t j = 0; j < count; j += 16) {
+        const gv x = gv_load(p + j);
+        even = gcomp__lost_on_grid(even, x, gv_splat(0), one, half);
+        with_zero = gcomp__lost_on_grid(with_zero, x, middle, other, other_half);
+    }
+    return gv_fold(gv_sub(even, with_zero));
+}
+
+/* Constants and scales of int's blocks from the keys in t->top, 16 blocks at once; of 2 bits the
+   grid that loses less, see >>method int. Returns the bits of the largest |p|. */
+#define gcomp__fit_peaks GCOMP__F(fit_peaks)
+static uint32_t gcomp__fit_peaks(gcomp__tile *t, size_t i, size_t count, size_t blocks,
+                                 uint8_t *scale)
+{
+    const gcomp__form *form = &t->job->form;
+    const int cut = (int)form->cut;
+    uint32_t most = 0;
+    for (size_t k = blocks; k % 16; k++) t->top[k] = 0;
+    for (size_t k = 0; k < blocks; k += 16, scale += 32) {
+        const size_t some = gcomp__min(16, blocks - k);
+        const gw key = gw_load((const int32_t *)(t->top + k)), size = gw_shr(key, 1);
+        const gv peak = gv_of_bits(gw_or(size, gw_shl(key, 31)));
+        /* as gcomp__simple_step: usual are 2^-47 .. 2^100 */
+        const gw small = gw_gt(gw_splat(80 << 23), size);
+        const gw large = gw_gt(size, gw_splat((227 << 23) - 1));
+        gv a = gv_short(gv_mul(peak, gv_splat(form->constant)), cut);
+        gw even = gw_splat(0); /* -1 where the grid has no zero */
+        uint8_t bytes[32];
+        if (cut > 16) { /* 2 bits */
+            const gv d = gv_short(gv_mul(gv_of_bits(size), gv_splat(0.4f)), cut);
+            float lost[16] = {0}, steps[16], others[16];
+            gv_store(steps, a);
+            gv_store(others, d);
+            for (size_t j = 0; j < some; j++) {
+                const size_t at = (k + j) * form->block;
+                lost[j] = gcomp__lost_more(t->p + at, gcomp__min(form->block, count - at),
+                                           others[j], steps[j]);
+            }
+            even = gw_sar(gw_bits(gv_load(lost)), 31); /* a difference of two equal sums is +0 */
+            a = gv_of_bits(gw_xor(gw_bits(a), gw_and(gw_xor(gw_bits(a), gw_bits(d)), even)));
+            gv_store(t->offset + k, gv_of_bits(gw_and(even, gw_bits(gv_mul(d, gv_splat(0.5f))))));
+        } else gv_store(t->offset + k, gv_splat(0));
+        gw_put16(bytes, gw_sub(gw_sar(gw_bits(a), 16), even));
+        memcpy(scale, bytes, 2 * some);
+        gv_store(t->inverse + k, gv_div(gv_splat(1), a));
+        most = gcomp__larger(most, gv_most(gv_of_bits(size)));
+        uint32_t rare = gw_signs(gw_or(small, large)) & ((1u << some) - 1);
+        for (size_t j = k; rare; j++, rare >>= 1)
+            if (rare & 1) (void)gcomp__fit_alone(t, i, count, j, 0);
+    }
+    return most;
+}
+
+#define gcomp__levels3_deq GCOMP__F(levels3_deq)
+GCOMP__INLINE gv gcomp__levels3_deq(const uint8_t *code, const gcomp__constants *u, int bits)
+{
+    (void)bits;
+    return gv_mul(gv_number(gw_get3(code)), gv_splat(u->a));
 }
 
 /* d * q + c. */
@@ -12619,15 +12843,17 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
 
-/* Codes of 2, 4 and 8 bits: to nearest, affine to nearest, affine at random. TILES has the
-   function, bits, bytes of 16 codes, elements of a block, 1 if affine, and a factor of 1 / d. */
-GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 0, 1))
-GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 0, 1))
-GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 0, 1))
+/* Codes of 8, 4, 3 and 2 bits to nearest; affine ones of 8, 4 and 2 bits to nearest and at random.
+   TILES has the function, bits, bytes of 16 codes, elements of a block, what is measured, see
+   gcomp__quantise_tile, and a factor of 1 / d. */
+GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 3, 1))
+GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 3, 1))
+GCOMP__KERNEL(nearest3_quantise, GCOMP__TILES(gcomp__nearest_quants, 3, 6, t->block, 3, 1))
+GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 4, 1))
 #define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
 {
-    gcomp__quantise_tile(t, gcomp__near_affine_quants, bits, 2 * (size_t)bits, t->block, 1, 1);
+    gcomp__quantise_tile(t, gcomp__nearest_quants, bits, 2 * (size_t)bits, t->block, 1, 1);
 }
 GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 2))
 GCOMP__KERNEL(near_affine4_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 4))
@@ -12635,37 +12861,71 @@ GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 
 #define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__random_affine_tile(gcomp__tile *t, int bits)
 {
-    gcomp__quantise_tile(t, gcomp__random_affine_quants, bits, 2 * (size_t)bits,
-                         t->block, 1, 65536.0f);
+    gcomp__quantise_tile(t, gcomp__random_quants, bits, 2 * (size_t)bits, t->block, 1, 65536.0f);
 }
 GCOMP__KERNEL(random_affine2_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 2))
 GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 4))
 GCOMP__KERNEL(random_affine8_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 8))
 #define gcomp__affine_decode GCOMP__F(affine_decode)
-GCOMP__EACH_WIDTH void gcomp__affine_decode(const gcomp__decoding *d, int bits)
+GCOMP__EACH_WIDTH void gcomp__affine_decode(const gcomp__decoding *d, int bits, size_t scale)
 {
-    gcomp__decode_groups(d, gcomp__affine_deq, bits, 2 * (size_t)bits, GCOMP__TWO_FLOATS);
+    gcomp__decode_groups(d, gcomp__affine_deq, bits, 2 * (size_t)bits, scale);
 }
-GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 2))
-GCOMP__KERNEL(affine4_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 4))
-GCOMP__KERNEL(affine8_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 8))
-/* By form->kernel, see gcomp__int_form. */
+GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 2, GCOMP__GRID))
+GCOMP__KERNEL(levels3_decode, GCOMP__DECODE(gcomp__levels3_deq, 3, 6, GCOMP__STEP))
+GCOMP__KERNEL(affine4_decode,
+              const gcomp__decoding *d, gcomp__affine_decode(d, 4, GCOMP__TWO_FLOATS))
+GCOMP__KERNEL(affine8_decode,
+              const gcomp__decoding *d, gcomp__affine_decode(d, 8, GCOMP__TWO_FLOATS))
+/* By form->kernel: the place of the bits in the row, and 4 more for each of rounding at random,
+   affine ranges. */
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
-    GCOMP__LEVEL_KERNELS, /* 0 .. 3 */
-    {GCOMP__F(nearest2_quantise), GCOMP__F(levels2_decode)}, /* 4 .. 6 */
-    {GCOMP__F(nearest4_quantise), GCOMP__F(levels4_decode)},
-    {GCOMP__F(nearest8_quantise), GCOMP__F(levels8_decode)},
-    {GCOMP__F(near_affine2_quantise), GCOMP__F(affine2_decode)}, /* 7 .. 12 */
-    {GCOMP__F(near_affine4_quantise), GCOMP__F(affine4_decode)},
+    {GCOMP__F(nearest8_quantise), GCOMP__F(levels8_decode), gcomp__fit_peaks},
+    {GCOMP__F(nearest4_quantise), GCOMP__F(levels4_decode), gcomp__fit_peaks},
+    {GCOMP__F(nearest2_quantise), GCOMP__F(affine2_decode), gcomp__fit_peaks},
+    {GCOMP__F(nearest3_quantise), GCOMP__F(levels3_decode), gcomp__fit_peaks},
+    {GCOMP__F(stochastic8_quantise), GCOMP__F(levels8_decode)},
+    {GCOMP__F(stochastic4_quantise), GCOMP__F(levels4_decode)},
+    {GCOMP__F(stochastic2_quantise), GCOMP__F(affine2_decode)},
+    {NULL, NULL, NULL},
     {GCOMP__F(near_affine8_quantise), GCOMP__F(affine8_decode)},
-    {GCOMP__F(random_affine2_quantise), GCOMP__F(affine2_decode)},
+    {GCOMP__F(near_affine4_quantise), GCOMP__F(affine4_decode)},
+    {GCOMP__F(near_affine2_quantise), GCOMP__F(affine2_decode)},
+    {NULL, NULL, NULL},
+    {GCOMP__F(random_affine8_quantise), GCOMP__F(affine8_decode)},
     {GCOMP__F(random_affine4_quantise), GCOMP__F(affine4_decode)},
-    {GCOMP__F(random_affine8_quantise), GCOMP__F(affine8_decode)}};
+    {GCOMP__F(random_affine2_quantise), GCOMP__F(affine2_decode)}};
 #endif
 
 #if GCOMP__ONCE(INT)
-/* d and c of a block, as above. u->offset is c * lift: it is taken off before the product with
-   u->inverse = 1 / d. */
+/* d of a block for the full range, as above. */
+static void gcomp__full_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
+{
+    const int all = !form->scale_is_step; /* all levels, and d has the other sign than m */
+    const float end = -m->low >= m->high ? m->low : m->high; /* of what was measured as a range */
+    const float peak = form->measure == GCOMP__RANGE ? end : gcomp__float(m->max_bits);
+    const double most = (double)gcomp__float(gcomp__bits(peak) & 0x7fffffffu);
+    const double step = all ? most * -(double)form->constant : most / (double)form->levels;
+    const double levels = (double)form->levels + all; /* h, or h - 1 */
+    u->a = gcomp__short_float((float)step, form->cut, !all || step < 1.1754943508222875e-38);
+    if ((double)u->a * levels > 3.4028234663852886e38)
+        u->a = gcomp__float(gcomp__bits(u->a) - (1u << form->cut));
+    u->inverse = 0;
+    u->lift = 1;
+    if (!(u->a > 0)) return; /* zeros alone */
+    u->lift = gcomp__bits(u->a) < 67u << 23 ? 18446744073709551616.0f : 1; /* 2^64, as step_of */
+    u->inverse = 1 / (u->a * u->lift);
+    /* without all levels no |p| * inverse may be above `levels`, also where d was cut */
+    if (!all && most * (double)u->lift * (double)u->inverse > levels)
+        u->inverse = gcomp__float(gcomp__bits((float)(levels / (most * (double)u->lift))) - 2);
+    if (all && peak > 0) {
+        u->a = -u->a;
+        u->inverse = -u->inverse;
+    }
+}
+
+/* d and c of a block of an affine range. u->offset is c * lift: it is taken off before the product
+   with u->inverse = 1 / d. */
 static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
                               gcomp__constants *u)
 {
@@ -12693,37 +12953,43 @@ static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
     u->offset = u->b * u->lift;
 }
 
-/* param: bits (0: 8, 1: 4, 2: 2), block, rounding, range, code. */
+/* param: bits (0: 8, 1: 4, 2: 2, 3: 3), block, rounding, range, code. */
 static void gcomp__int_form(const double *param, gcomp__form *form)
 {
-    const unsigned size = 2 - (unsigned)param[0]; /* 2 << size bits */
+    static const uint8_t widths[4] = {8, 4, 2, 3};
+    static const float parts[4] = {-1 / 128.0f, -1 / 8.15f, -1 / 2.5f, -1 / 4.5f}; /* d / m */
+    const unsigned size = (unsigned)param[0];
     const int stochastic = param[2] != 0, affine = param[3] != 0;
-    form->code16 = 4u << size;
-    form->scale_bytes = GCOMP__ONE_FLOAT; /* d */
-    form->scale_first = 1;                /* a code is made with d */
+    form->kernel = size + (stochastic ? 4 : 0) + (affine ? 8 : 0);
+    form->code16 = 2u * widths[size];
+    form->scale_first = 1; /* a code is made with d */
     form->block = (size_t)param[1];
-    form->levels = (float)((1 << ((2 << size) - 1)) - 1); /* L = 2^(bits-1) - 1 */
+    form->levels = (float)((1 << (widths[size] - 1)) - 1); /* h - 1 */
     form->stochastic = stochastic;
     form->code = (unsigned)param[4];
     if (affine) {
-        form->kernel = (stochastic ? 10 : 7) + size;
         form->scale_bytes = GCOMP__TWO_FLOATS; /* d, c */
         form->measure = GCOMP__RANGE; /* the smallest and the largest p */
         form->fit = gcomp__affine_fit;
     } else {
-        form->kernel = (stochastic ? 0 : 4) + size;
-        form->fit = gcomp__step_fit;
-        form->scale_is_step = 1;
+        form->scale_bytes = GCOMP__ONE_BFLOAT; /* d */
+        form->cut = widths[size] == 2 ? 17 : 16;
+        form->measure = stochastic ? GCOMP__MOST : GCOMP__RANGE; /* also the sign of m */
+        form->scale_is_step = stochastic || form->code;
+        form->constant = parts[size];
+        form->fit = gcomp__full_fit;
     }
 }
 
-/* Entropy codes expect most levels near 0; affine ones are spread over all codes. */
+/* Entropy codes expect most levels near 0; affine ones are spread over all codes. Coders are made
+   for codes that fill bytes, and 3 bits have one kernel. */
 static const char *gcomp__int_refuse(const double *param, int values)
 {
     (void)values;
-    return param[3] != 0 && param[4] != 0
-               ? "int:code codes levels around zero: it goes with range=symmetric"
-               : NULL;
+    if (param[3] != 0 && param[4] != 0)
+        return "int:code codes levels around zero: it goes with range=full";
+    return param[0] == 3 && (param[2] != 0 || param[3] != 0 || param[4] != 0)
+               ? "int:bits=3 goes with rounding=nearest, range=full and code=packed" : NULL;
 }
 
 static const char *gcomp__int_before_adam(const gcomp_codec *codec)
@@ -12732,10 +12998,10 @@ static const char *gcomp__int_before_adam(const gcomp_codec *codec)
 }
 
 static const gcomp__method gcomp__row_int = {
-    "int", 16, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__ONE_OF("bits", 0, 2, 2, "8|4|2|"), GCOMP__BLOCKS_OR("block", 256, 128),
+    "int", 40, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    {GCOMP__ONE_OF("bits", 0, 3, 2, "8|4|2|3|"), GCOMP__BLOCKS_OR("block", 32, 64, 3),
      GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"),
-     GCOMP__ONE_OF("range", 0, 1, 1, "symmetric|affine|"), GCOMP__CODE},
+     GCOMP__ONE_OF("range", 0, 1, 1, "full|affine|"), GCOMP__CODE},
     GCOMP__KERNELS(int), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__int_form, NULL, gcomp__int_before_adam, NULL, NULL, gcomp__int_refuse}};
 #endif
@@ -12838,7 +13104,7 @@ static double gcomp__qsgd_norm(const gcomp__form *form, const gcomp__measured *m
 static void gcomp__qsgd_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
 {
     const double norm = gcomp__qsgd_norm(form, m);
-    if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels)) return;
+    if (form->scale_is_step && gcomp__simple_step(u, m->max_bits, form->levels, 0)) return;
     gcomp__step_of(u, norm / (double)form->levels, norm, (double)form->levels);
     if ((double)u->a * (double)form->levels > 3.4028234663852886e38) {
         /* |p|_2 is above every float, though no p is, and levels near s would decode to infinity.
@@ -13294,11 +13560,13 @@ GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants 
    field 254 - x; that of X = 2^127 is 2^-127, a subnormal float, whose only bit is 1 << 22.
    Returns the bits of the largest |p|. */
 #define gcomp__mx_fit GCOMP__F(mx_fit)
-static uint32_t gcomp__mx_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
+static uint32_t gcomp__mx_fit(gcomp__tile *tile, size_t i, size_t count, size_t blocks,
                               uint8_t *scale)
 {
-    const gw least = gw_splat((int32_t)form->constant << 23);
+    const gw least = gw_splat((int32_t)tile->job->form.constant << 23);
     gw most = gw_splat(0);
+    (void)i;
+    (void)count;
     for (size_t k = blocks; k % 16; k++) tile->top[k] = 0; /* blocks that are not there */
     for (size_t k = 0; k < blocks; k += 16) {
         const gw top = gw_load((const int32_t *)tile->top + k);
@@ -13391,7 +13659,7 @@ GCOMP__INLINE uint32_t gcomp__e4m3_of(float x)
    is 1 / (S lift). X is j * 2^(E - 10), with j = 8 + M, or for E = 0, which counts as 1 then, M:
    1 / X = 8 / j * 2^(7 - E). Returns the bits of the largest |p|. Blocks are few, so this is the
    same plain function for all sets. */
-static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, size_t blocks,
+static uint32_t gcomp__nvfp4_fit(gcomp__tile *tile, size_t i, size_t count, size_t blocks,
                                  uint8_t *scale)
 {
     static const float eighths[16] = { /* 8 / j */
@@ -13400,7 +13668,8 @@ static uint32_t gcomp__nvfp4_fit(const gcomp__form *form, gcomp__tile *tile, siz
     const float inverse = tile->u.inverse, lift = tile->u.lift;
     float sixth = inverse * (1.0f / 6);
     uint32_t most = 0;
-    (void)form;
+    (void)i;
+    (void)count;
     GCOMP__PIN(sixth);
     if (blocks % 2) tile->inverse[blocks] = 0; /* the quantiser takes two blocks: these are zeros */
     for (size_t k = 0; k < blocks; k++) {
@@ -13505,7 +13774,7 @@ static const gcomp__method gcomp__row_e3m0 = {
      body   | s, 4 bytes, of each block | n codes of 4 bits, 0 .. 15: the number of v |
 
    |p - C(p)| <= .152 s, and .046 s near 0. Of normal numbers .0085 of |p|^2 is lost with a block of
-   64, .0103 with 512; int:bits=4 loses .0116 and .0181. A block of zeros has s = 0. The values are
+   64, .0103 with 512; int:bits=4 loses .0088 and .0135. A block of zeros has s = 0. The values are
    the paper's, which took quantiles of the normal distribution, 0 among them. Dettmers, Pagnoni,
    Holtzman, Zettlemoyer, NeurIPS 2023. */
 #if GCOMP__FIRST(NF4)
@@ -17772,7 +18041,7 @@ static uint32_t gcomp__sketch_insert(const gcomp__sketch_job *job, size_t first,
 /* The first parameters of sketch and of fetch: param[0], param[1] and param[2]. */
 #define GCOMP__SKETCH_PARAMS \
     GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"), \
-    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0}
+    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0, 0}
 
 /* The rows of a table. The parameter is the number of a name: 0, 1, 2, 3 for 1, 3, 5, 7 rows. */
 static size_t gcomp__sketch_rows(const gcomp_codec *codec)
@@ -19427,7 +19696,7 @@ static const gcomp__sums gcomp__powersgd_sums = {
     gcomp__powersgd_odd,          gcomp__powersgd_goes_on};
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
-    {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
+    {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
      GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0), GCOMP__COUNT("share", 8, 1, 64, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
     {NULL, NULL, gcomp__powersgd_before_adam, gcomp__powersgd_adapt}};
@@ -19769,6 +20038,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gv_add
 #undef gv_sub
 #undef gv_mul
+#undef gv_div
 #undef gv_abs
 #undef gv_min
 #undef gv_max
@@ -19776,6 +20046,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gv_mul_add
 #undef gv_clamp
 #undef gv_saturate
+#undef gv_short
 #undef gv_pick
 #undef gv_flip
 #undef gv_below_0
@@ -19834,6 +20105,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gw_shr
 #undef gw_sar
 #undef gw_mul_halves
+#undef gw_turn
 #undef gw_ties
 #undef gw_load_halves
 #undef gw_look16
@@ -19842,6 +20114,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gw_get8
 #undef gw_get4
 #undef gw_get2
+#undef gw_get3
 #undef gw_put16
 #undef gw_put8
 #undef gw_put4
@@ -19853,6 +20126,7 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gb_low
 #undef gb_put8
 #undef gb_put6
+#undef gb_put3
 #undef gb_put4
 #undef gb_put2
 #undef gb_streams
@@ -20032,7 +20306,7 @@ GCOMP_API const char *gcomp_isa_name(gcomp_isa isa)
      dither:levels=7          is read; printed as "qsgd": dither is another name of qsgd
      topk:densty=0.1          topk has no parameter 'densty'; it has: density global exact chunk
      topk:density=2           topk density cannot be '2': it takes a number from 1e-9 to 1
-     int:bits=3               int bits cannot be '3': it takes 8 or 4 or 2
+     int:bits=5               int bits cannot be '5': it takes 8 or 4 or 2 or 3
      topk:density             expected '=' behind 'density'
      sign+int                 only a sparse method takes another behind a plus, not 'sign'
      sign extra               cannot read ' extra' at the end
@@ -20064,7 +20338,7 @@ static int gcomp__same(const char *name, const char *s, size_t length)
 }
 
 /* The i-th name of a choice, and its length; i is at most p->high. `choices` are names, each ended
-   by a bar: "8|4|2|" of int's bits. The name is not ended by 0. */
+   by a bar: "8|4|2|3|" of int's bits. The name is not ended by 0. */
 static const char *gcomp__choice(const gcomp__param *p, int i, size_t *length)
 {
     const char *s = p->choices;
@@ -20208,10 +20482,17 @@ static const gcomp__method *gcomp__method_named(const char *s, size_t length)
     return *m;
 }
 
+/* The default of parameter p in a codec with these parameters. */
+GCOMP__INLINE double gcomp__default(const gcomp__param *p, const double *param)
+{
+    const double value = p->other != 0 && param[0] != 0 ? p->other : p->initial;
+    return p->by && param[p->by] != 0 ? 4 * value : value;
+}
+
 /* Reads a method and its parameters; *text ends behind them. A parameter that is not given has its
-   default, which may depend on the first parameter (`other` of its row). The first parameter can
-   stand behind the one that depends on it: so -1, which no such parameter can be, marks what was
-   not given until all are read. */
+   default, which may depend on other parameters (`other` and `by` of its row). These can stand
+   behind the one that depends on them: so -1, which no such parameter can be, marks what was not
+   given until all are read. */
 GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, const char **text,
                                                  double *param, gcomp__text *why)
 {
@@ -20234,7 +20515,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
     }
     for (size_t i = 0; i < GCOMP_PARAMS; i++) {
         const gcomp__param *p = &(*method)->param[i];
-        if (p->other != 0 && param[i] < 0) param[i] = gcomp__default(p, param[0]);
+        if (p->other != 0 && param[i] < 0) param[i] = gcomp__default(p, param);
     }
     *text = s;
     return GCOMP_OK;
@@ -20308,7 +20589,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
     gcomp__say(t, m->name);
     for (size_t i = 0; i < GCOMP_PARAMS && m->param[i].name; i++) {
         const gcomp__param *p = &m->param[i];
-        if (param[i] == gcomp__default(p, param[0])) continue; /* read exactly */
+        if (param[i] == gcomp__default(p, param)) continue; /* read exactly */
         gcomp__say_char(t, before);
         before = ',';
         gcomp__say(t, p->name);

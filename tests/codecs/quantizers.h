@@ -69,8 +69,9 @@ static inline size_t encode(const char *text, const float *grad, const float *re
 
 /* ---------------- a codec, as the tests know it */
 
-/* kinds; of TABLE a code is the number of a value; NV has a float before its scales of a byte */
-enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV };
+/* kinds; of TABLE a code is the number of a value; NV has a float before its scales of a byte.
+   HALVES is LEVELS with a bf16 as scale; FULL has all codes of its bits, and GRIDS two grids. */
+enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV, HALVES, FULL, GRIDS };
 
 enum { MOST, L2, CLIPPED }; /* norms */
 
@@ -83,7 +84,7 @@ typedef struct spec {
     unsigned bits;    /* of a code */
     int levels;       /* the largest code that is sent; of MX the exponent of the largest value */
     int stochastic, norm;
-    double constant;  /* a threshold; of CLIPPED, how many deviations */
+    double constant;  /* a threshold; of CLIPPED, how many deviations; of FULL and GRIDS, the largest |p| in steps */
     int mantissa, bias, last; /* of SMALL and MX; mantissa 0: k / 64 */
 } spec;
 
@@ -112,18 +113,24 @@ static const spec specs[] = {
     {"qsgd:levels=8,norm=l2,bucket=tensor,spacing=powers", DITHER, 13, 8 | 1 << 22, 0, 8, 8, 1, L2, 0, 0, 0, 0},
     {"qsgd:levels=100,bucket=tensor,spacing=powers", DITHER, 13, 100 | 1 << 22, 0, 8, 100, 1, MOST, 0, 0, 0, 0},
     {"natural", NATURAL, 15, 0, 0, 9, 0, 1, 0, 0, 0, 0, 0},
-    {"int", LEVELS, 16, 8 << 2, 256, 8, 127, 0, MOST, 0, 0, 0, 0},
-    {"int:bits=4,block=16", LEVELS, 16, 1 | 4 << 2, 16, 4, 7, 0, MOST, 0, 0, 0, 0},
-    {"int:bits=2,block=tensor", LEVELS, 16, 2, 0, 2, 1, 0, MOST, 0, 0, 0, 0},
-    {"int:rounding=stochastic,block=tensor", LEVELS, 16, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
-    {"int:bits=4,rounding=stochastic", LEVELS, 16, 1 | 7 << 2, 128, 4, 7, 1, MOST, 0, 0, 0, 0},
-    {"int:bits=2,rounding=stochastic,block=16", LEVELS, 16, 2 | 4 << 2, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
-    {"int:range=affine,block=2048", AFFINE, 16, 11 << 2 | 1 << 7, 2048, 8, 127, 0, 0, 0, 0, 0, 0},
-    {"int:range=affine,bits=4,block=tensor", AFFINE, 16, 1 | 1 << 7, 0, 4, 7, 0, 0, 0, 0, 0, 0},
-    {"int:range=affine,bits=2,block=16", AFFINE, 16, 2 | 4 << 2 | 1 << 7, 16, 2, 1, 0, 0, 0, 0, 0, 0},
-    {"int:range=affine,rounding=stochastic", AFFINE, 16, 8 << 2 | 1 << 7, 256, 8, 127, 1, 0, 0, 0, 0, 0},
-    {"int:range=affine,bits=4,rounding=stochastic,block=16", AFFINE, 16, 1 | 4 << 2 | 1 << 7, 16, 4, 7, 1, 0, 0, 0, 0, 0},
-    {"int:range=affine,bits=2,rounding=stochastic,block=tensor", AFFINE, 16, 2 | 1 << 7, 0, 2, 1, 1, 0, 0, 0, 0, 0},
+    {"int", FULL, 40, 5 << 2, 32, 8, 128, 0, MOST, 128, 0, 0, 0},
+    {"int:bits=4", FULL, 40, 1 | 6 << 2, 64, 4, 8, 0, MOST, 8.15, 0, 0, 0},
+    {"int:bits=4,block=16", FULL, 40, 1 | 4 << 2, 16, 4, 8, 0, MOST, 8.15, 0, 0, 0},
+    {"int:bits=4,block=2048", FULL, 40, 1 | 11 << 2, 2048, 4, 8, 0, MOST, 8.15, 0, 0, 0},
+    {"int:bits=3", FULL, 40, 3 | 6 << 2, 64, 3, 4, 0, MOST, 4.5, 0, 0, 0},
+    {"int:bits=3,block=512", FULL, 40, 3 | 9 << 2, 512, 3, 4, 0, MOST, 4.5, 0, 0, 0},
+    {"int:bits=2", GRIDS, 40, 2 | 6 << 2, 64, 2, 2, 0, MOST, 2.5, 0, 0, 0},
+    {"int:bits=2,block=16", GRIDS, 40, 2 | 4 << 2, 16, 2, 2, 0, MOST, 2.5, 0, 0, 0},
+    {"int:bits=2,block=tensor", GRIDS, 40, 2, 0, 2, 2, 0, MOST, 2.5, 0, 0, 0},
+    {"int:rounding=stochastic,block=tensor", HALVES, 40, 0, 0, 8, 127, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=4,rounding=stochastic", HALVES, 40, 1 | 6 << 2, 64, 4, 7, 1, MOST, 0, 0, 0, 0},
+    {"int:bits=2,rounding=stochastic,block=16", HALVES, 40, 2 | 4 << 2, 16, 2, 1, 1, MOST, 0, 0, 0, 0},
+    {"int:range=affine,block=2048", AFFINE, 40, 11 << 2 | 1 << 7, 2048, 8, 127, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=4,block=tensor", AFFINE, 40, 1 | 1 << 7, 0, 4, 7, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=2,block=16", AFFINE, 40, 2 | 4 << 2 | 1 << 7, 16, 2, 1, 0, 0, 0, 0, 0, 0},
+    {"int:range=affine,rounding=stochastic", AFFINE, 40, 7 << 2 | 1 << 7, 128, 8, 127, 1, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=4,rounding=stochastic,block=16", AFFINE, 40, 1 | 4 << 2 | 1 << 7, 16, 4, 7, 1, 0, 0, 0, 0, 0},
+    {"int:range=affine,bits=2,rounding=stochastic,block=tensor", AFFINE, 40, 2 | 1 << 7, 0, 2, 1, 1, 0, 0, 0, 0, 0},
     {"fp8", SMALL, 17, 8 << 1, 256, 8, 448, 0, MOST, 0, 3, 7, 0x7e},
     {"fp8:block=16", SMALL, 17, 4 << 1, 16, 8, 448, 0, MOST, 0, 3, 7, 0x7e},
     {"fp8:format=e5m2,block=tensor", SMALL, 17, 1, 0, 8, 57344, 0, MOST, 0, 2, 15, 0x7b},
@@ -154,8 +161,8 @@ static inline unsigned get_code(const spec *s, const uint8_t *codes, size_t i)
         return group[i % 16] | (unsigned)(group[16 + i % 16 / 8] >> i % 8 & 1) << 8;
     }
     if (s->bits == 16) return codes[2 * i] | (unsigned)codes[2 * i + 1] << 8;
-    if (s->bits == 6) /* may reach into the next byte */
-        return (codes[at / 8] >> at % 8 | (at % 8 > 2 ? (unsigned)codes[at / 8 + 1] << (8 - at % 8) : 0)) & 63;
+    if (s->bits == 6 || s->bits == 3) /* may reach into the next byte */
+        return (codes[at / 8] >> at % 8 | (at % 8 > 8 - s->bits ? (unsigned)codes[at / 8 + 1] << (8 - at % 8) : 0)) & ((1u << s->bits) - 1);
     return codes[at / 8] >> (first_high ? 8 - s->bits - at % 8 : at % 8) & ((1u << s->bits) - 1);
 }
 
@@ -170,9 +177,9 @@ static inline void put_code(const spec *s, uint8_t *codes, size_t i, unsigned co
     } else if (s->bits == 16) {
         codes[2 * i] = (uint8_t)code;
         codes[2 * i + 1] = (uint8_t)(code >> 8);
-    } else if (s->bits == 6) {
+    } else if (s->bits == 6 || s->bits == 3) {
         codes[at / 8] |= (uint8_t)(code << at % 8);
-        if (at % 8 > 2) codes[at / 8 + 1] |= (uint8_t)(code >> (8 - at % 8));
+        if (at % 8 > 8 - s->bits) codes[at / 8 + 1] |= (uint8_t)(code >> (8 - at % 8));
     } else {
         codes[at / 8] |= (uint8_t)(code << (first_high ? 8 - s->bits - at % 8 : at % 8));
     }
@@ -230,13 +237,13 @@ static inline double table_distance(const spec *s, double x)
 /* ---------------- scales */
 
 typedef struct measures {
-    double most, squares, plus, minus, low, high, deviation;
+    double most, squares, plus, minus, low, high, deviation, peak; /* peak: the number of the size `most` */
     size_t count, negative;
 } measures;
 
 static inline measures measure(const float *x, size_t count)
 {
-    measures m = {0, 0, 0, 0, x[0], x[0], 0, count, 0};
+    measures m = {0, 0, 0, 0, x[0], x[0], 0, 0, count, 0};
     double mean, about = 0;
     for (size_t i = 0; i < count; i++) {
         double v = x[i];
@@ -248,6 +255,7 @@ static inline measures measure(const float *x, size_t count)
         m.low = v < m.low ? v : m.low;
         m.high = v > m.high ? v : m.high;
     }
+    m.peak = -m.low >= m.high ? m.low : m.high; /* of two the negative one */
     mean = (m.plus - m.minus) / (double)count;
     for (size_t i = 0; i < count; i++) about += (x[i] - mean) * (x[i] - mean);
     m.deviation = sqrt(about / (double)count);
@@ -297,7 +305,16 @@ static inline int between(const spec *s, double x, double u, int q, int top)
 static inline size_t scale_bytes(const spec *s)
 {
     if (s->kind == TWOBIT || s->kind == THRESHOLD || s->kind == NATURAL) return 0;
+    if (s->kind == HALVES || s->kind == FULL || s->kind == GRIDS) return 2;
     return s->kind == MX || s->kind == NV ? 1 : s->kind == SIDES || s->kind == AFFINE ? 8 : 4;
+}
+
+/* The constants of a block of int from the two bytes of its scale: a step, and of GRIDS half a step where the last bit is 1. */
+static inline void read_bfloat(const spec *s, const uint8_t *scale, float *a, float *b)
+{
+    const unsigned word = scale[0] | (unsigned)scale[1] << 8, grid = s->kind == GRIDS ? word & 1 : 0;
+    *a = float_of((word - grid) << 16);
+    *b = grid ? *a / 2 : 0;
 }
 
 static inline void put_header(uint8_t *to, unsigned wire, uint32_t word, size_t n, size_t bytes)

@@ -73,23 +73,26 @@ static size_t encode(const gcomp_codec *codec, size_t n, gcomp_isa isa, gcomp_pa
 
 static const gcomp_parallel alone = {NULL, NULL};
 
-static size_t scales_of(const gcomp_codec *codec, size_t n) /* bytes; all these methods have a float a block */
+static size_t scales_of(const gcomp_codec *codec, size_t n) /* bytes: a float a block, of int a bf16 */
 {
-    size_t block = (size_t)codec->param[codec->method == 12 || codec->method == 16 ? 1 : 2];
-    return n == 0 ? 0 : block ? 4 * ((n + block - 1) / block) : 4;
+    const size_t block = (size_t)codec->param[codec->method == 12 || codec->method == 40 ? 1 : 2], each = codec->method == 40 ? 2 : 4;
+    return n == 0 ? 0 : block ? each * ((n + block - 1) / block) : each;
 }
+
+/* int to nearest has all levels where they are packed, and symmetric ones where they are coded. */
+static int packed_is_other(const gcomp_codec *codec) { return codec->method == 40 && codec->param[2] == 0; }
 
 static unsigned code_bits(const gcomp_codec *codec)
 {
     double s = codec->method == 12 ? 1 : codec->param[0];
     if (codec->method == 14) return s > 7 ? 8 : 4;
-    if (codec->method == 16) return 8u >> (unsigned)s;
+    if (codec->method == 40) return 8u >> (unsigned)s;
     return s > 127 ? 16 : s > 7 ? 8 : s > 1 ? 4 : 2;
 }
 
 static long levels_of(const gcomp_codec *codec)
 {
-    return codec->method == 12 ? 1 : codec->method == 16 ? (1l << (code_bits(codec) - 1)) - 1 : (long)codec->param[0];
+    return codec->method == 12 ? 1 : codec->method == 40 ? (1l << (code_bits(codec) - 1)) - 1 : (long)codec->param[0];
 }
 
 /* ---------------- decoding */
@@ -108,7 +111,7 @@ static void same_decodings(const gcomp_codec *c, const gcomp_codec *p, size_t n,
     in.rows = n;
     CHECK(gcomp_check(coded, length, n) == GCOMP_OK);
     CHECK(gcomp_peek(coded, length, &info) == GCOMP_OK && info.length == length);
-    CHECK(info.codec.param[c->method == 16 ? 4 : 3] == c->param[c->method == 16 ? 4 : 3]);
+    CHECK(info.codec.param[c->method == 40 ? 4 : 3] == c->param[c->method == 40 ? 4 : 3]);
     CHECK(gcomp_decode(plain, plain_length, y, GCOMP_F32, n, &exec) == GCOMP_OK && gcomp_decode(coded, length, z, GCOMP_F32, n, &exec) == GCOMP_OK);
     CHECK(!memcmp(y, z, 4 * n));
     CHECK(gcomp_decode_add(plain, plain_length, 0.3f, y, GCOMP_F32, n, &exec) == GCOMP_OK);
@@ -128,6 +131,7 @@ static void test_coded_levels_decode_as_packed_ones(void)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t shape = (c + s) % every; shape < SHAPES; shape += every) {
                 gcomp_codec packed = codec_of(codecs[c], "packed");
+                if (packed_is_other(&packed)) packed = codec_of(codecs[c], "elias");
                 size_t n = sizes[s], length, plain_length, least = (size_t)-1;
                 if (n > 10000 && shape % 3 != c % 3) continue;
                 fill((int)shape, n);
@@ -136,10 +140,10 @@ static void test_coded_levels_decode_as_packed_ones(void)
                     gcomp_codec codec = codec_of(codecs[c], codes[k]);
                     size_t segments = (n * code_bits(&codec) + 16383) / 16384;
                     length = encode(&codec, n, isa_now, alone, coded);
-                    CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
+                    const size_t most = packed_is_other(&packed) ? 32 + scales_of(&packed, n) + (n * code_bits(&packed) + 7) / 8 : plain_length;
+                    CHECK(length <= most + segments + (n ? 8 * ((n - 1) / 65536) : 0));
                     CHECK(length <= gcomp_bound(&codec, n, NULL));
                     if (k < 3) least = length < least ? length : least;
-                    else CHECK(length <= plain_length + segments + (n ? 8 * ((n - 1) / 65536) : 0));
                     CHECK(encode(&codec, n, GCOMP_ISA_SCALAR, alone, other) == length && !memcmp(coded, other, length));
                     same_decodings(&codec, &packed, n, length, plain_length);
                 }
@@ -259,7 +263,7 @@ static void test_a_plain_reader_finds_the_packed_levels(void)
             size_t n = sizes[t / 3 % 3], skip = 32 + scales_of(&packed, n), segment = 16384 / code_bits(&codec), length;
             const uint8_t *p = coded + skip + 8 * ((n - 1) / 65536);
             unsigned bits = code_bits(&codec);
-            if (n > 10000 && t / 9 % 3 != c % 3) continue;
+            if (packed_is_other(&packed) || (n > 10000 && t / 9 % 3 != c % 3)) continue;
             fill((int)(t / 9), n);
             encode(&packed, n, isa_now, alone, plain);
             length = encode(&codec, n, isa_now, alone, coded);
@@ -281,6 +285,36 @@ static void test_a_plain_reader_finds_the_packed_levels(void)
     CHECK(heads[0x22] + heads[0x23] + heads[0x24] + heads[0x25] && heads[0x26] + heads[0x27] + heads[0x28] + heads[0x2c]);
 }
 
+/* Coded levels of int to nearest: the step is the largest |p| over the largest level, rounded up to a bf16, and each number
+   becomes the nearest multiple. */
+static void test_coded_levels_of_int_are_symmetric(void)
+{
+    static const char *const texts[] = {"int", "int:bits=4", "int:bits=2", "int:bits=4,block=16", "int:bits=2,block=2048"};
+    enum { N = 8192 + 100 };
+    for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)
+        for (int shape = 0; shape < SHAPES; shape++) {
+            gcomp_codec codec = codec_of(texts[c], codes[1 + (unsigned)shape % 3]);
+            const size_t block = (size_t)codec.param[1];
+            size_t wrong = 0, length;
+            fill(shape, N);
+            length = encode(&codec, N, isa_now, alone, coded);
+            CHECK(gcomp_decode(coded, length, y, GCOMP_F32, N, NULL) == GCOMP_OK);
+            for (size_t k = 0; k * block < N; k++) {
+                const size_t end = (k + 1) * block < N ? (k + 1) * block : N;
+                const float step = float_of((uint32_t)coded[32 + 2 * k] << 16 | (uint32_t)coded[33 + 2 * k] << 24);
+                double most = 0;
+                for (size_t i = k * block; i < end; i++) most = fmax(most, fabs((double)g[i]));
+                most /= (double)levels_of(&codec);
+                wrong += !(step >= most * (1 - 1e-7) && step <= most * (1 + 1 / (codec.param[0] == 2 ? 63.0 : 127.0)));
+                for (size_t i = k * block; i < end; i++) {
+                    const double q = step > 0 ? (double)y[i] / (double)step : 0;
+                    wrong += q != nearbyint(q) || fabs(q) > (double)levels_of(&codec) || fabs((double)g[i] - y[i]) > 0.500001 * step;
+                }
+            }
+            CHECK(wrong == 0);
+        }
+}
+
 /* ---------------- sizes */
 
 static void test_sizes_are_those_of_the_codes(void)
@@ -294,7 +328,7 @@ static void test_sizes_are_those_of_the_codes(void)
     fill(0, 131072);
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++) {
         gcomp_codec codec = codec_of(bars[i].text, bars[i].code);
-        double bits = 8 * (double)(encode(&codec, 131072, isa_now, alone, coded) - 32 - 4 * 256) / 131072;
+        double bits = 8 * (double)(encode(&codec, 131072, isa_now, alone, coded) - 32 - scales_of(&codec, 131072)) / 131072;
         if (bits < bars[i].least || bits > bars[i].most) printf("# %s, %s: %.4f bits\n", bars[i].text, bars[i].code, bits);
         CHECK(bits >= bars[i].least && bits <= bars[i].most);
     }
@@ -535,7 +569,7 @@ static void test_code_is_a_parameter_in_texts_and_of_values_of_sparse_methods(vo
     CHECK(gcomp_codec_parse(&codec, "topk+qsgd:code=auto", why, sizeof why) == GCOMP_BAD_CODEC);
     CHECK(!strcmp(why, "a sparse method's values are packed: they take no other code"));
     CHECK(gcomp_codec_parse(&codec, "int:range=affine,code=rice", why, sizeof why) == GCOMP_BAD_CODEC);
-    CHECK(!strcmp(why, "int:code codes levels around zero: it goes with range=symmetric"));
+    CHECK(!strcmp(why, "int:code codes levels around zero: it goes with range=full"));
     CHECK(gcomp_codec_parse(&codec, "int:range=affine", NULL, 0) == GCOMP_OK);
     {
         size_t length = (fill(0, 100), encode(&codec, 100, isa_now, alone, coded));
@@ -572,7 +606,8 @@ int main(void)
         if (!isa_is_wanted(isa_now)) continue;
         RUN(test_coded_levels_decode_as_packed_ones);
         RUN(test_a_plain_reader_finds_the_packed_levels);
-        RUN(test_sizes_are_those_of_the_codes);
+        RUN(test_coded_levels_of_int_are_symmetric);
+    RUN(test_sizes_are_those_of_the_codes);
         RUN(test_auto_is_the_smallest);
         RUN(test_levels_are_coded_as_the_strings_worked_out_by_hand);
         RUN(test_damage_is_refused_or_harmless);

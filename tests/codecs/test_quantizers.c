@@ -70,6 +70,17 @@ static int good_scale(const spec *s, const measures *m, float a, float b)
             clip = s->constant * m->deviation;
         if (s->norm == L2) return is_step(a, sqrt(m->squares), s->levels, 0);
         return is_step(a, clip, s->levels, clip == m->most) && (clip != m->most || a * (double)s->levels >= clip * (1 - 1e-6));
+    case HALVES: /* the next bf16 from the step on; of the largest numbers the one before, since multiples must be finite */
+        if (m->most / s->levels > FLT_MAX / s->levels * 0.99) return a >= m->most / s->levels * 0.99 && a * (double)s->levels <= FLT_MAX;
+        return a >= m->most / s->levels * (1 - 1e-7) && a <= m->most / s->levels * (1 + 1.0 / (s->bits == 2 ? 63 : 127)) + 0x1p-132;
+    case FULL:
+    case GRIDS: {
+        const double ideal = -m->peak / s->constant, ulp = s->kind == GRIDS ? 1 / 64.0 : 1 / 128.0;
+        if (b != 0) return b == a / 2 && a > 0 && fabs(a - 0.4 * m->most) <= 0.4 * m->most * 0.502 * ulp;
+        if (m->most > 3e38 && fabs((double)a) < fabs(ideal)) return fabs(a - ideal) <= fabs(ideal) * ulp && fabs((double)a) * s->levels <= FLT_MAX;
+        if (fabs(ideal) < FLT_MIN) return fabs((double)a) >= fabs(ideal) && fabs(a - ideal) <= 0x1p-132 && (a < 0) == (m->peak > 0);
+        return fabs(a - ideal) <= fabs(ideal) * 0.502 * ulp;
+    }
     case DITHER: return is_step(a, s->norm == L2 ? sqrt(m->squares) : m->most, 1, s->norm == MOST);
     case AFFINE:
         if (m->most >= ldexp(1, 127)) /* as many codes above the middle as below: multiples of a are finite then */
@@ -119,12 +130,14 @@ static double draw_of(uint64_t words, size_t i)
 static double limit_of(const spec *s, uint64_t words, size_t i, float x)
 {
     double u = draw_of(words, i);
-    if (s->kind != LEVELS && s->kind != AFFINE) return u;
+    if (s->kind != LEVELS && s->kind != HALVES && s->kind != AFFINE) return u;
     u = ((65535 - bits_drawn(words, i)) * 65536.0 + bits_drawn(words ^ 0x9E3779B97F4A7C15u, i)) / 4294967296.0;
-    return s->kind == LEVELS && x < 0 ? 1 - u : u;
+    return s->kind != AFFINE && x < 0 ? 1 - u : u;
 }
 
-static double exact; /* NV: the scale of a block, which `a` is rounded from */
+/* NV: the scale of a block, which `a` is rounded from. HALVES: the step that p is measured by, which is above `a` where
+   multiples of that would not be finite. */
+static double exact;
 
 /* Checks the code of p and returns its value in *value. */
 static int good_code(const spec *s, float x, float a, float b, double u, unsigned code, float *value)
@@ -139,8 +152,19 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
         *value = (float)(v >= s->constant ? s->constant : v <= -s->constant ? -s->constant : 0);
         return code == (v >= s->constant ? 3u : v <= -s->constant ? 2u : 0u);
     case THRESHOLD: *value = v > s->constant ? 1 : -1; return code == (v > s->constant);
+    case FULL:
+    case GRIDS: {
+        const double from = a != 0 ? (v - b) / (double)a : 0, slack = (fabs(from) + 1) * 3e-7;
+        product = (float)q * a;
+        *value = s->kind == GRIDS ? product + b : product;
+        return q >= fmin(fmax(nearbyint(from - slack), -s->levels), s->levels - 1) &&
+               q <= fmin(fmax(nearbyint(from + slack), -s->levels), s->levels - 1);
+    }
+    case HALVES:
     case LEVELS:
         *value = (float)q * a;
+        if (s->kind == HALVES && s->bits == 2) *value += 0.0f; /* c is 0 */
+        if (s->kind == HALVES && exact > 0) ratio = fabs(v) / exact;
         half = a > 0 && FLT_MAX / a < (float)s->levels ? (int)(FLT_MAX / a) : s->levels; /* a finite value */
         return between(s, ratio, u, abs(q), half) && (q == 0 || (q < 0) == (x < 0));
     case DITHER:
@@ -188,9 +212,31 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
     }
 }
 
+/* What a block loses on the grid of step a: levels -2 .. 1 of it, and b above these. */
+static double lost_on(const float *x, size_t n, double a, double b)
+{
+    double lost = 0;
+    for (size_t i = 0; i < n; i++) {
+        double least = INFINITY;
+        for (int q = -2; q <= 1; q++) least = fmin(least, (x[i] - q * a - b) * (x[i] - q * a - b));
+        lost += least;
+    }
+    return lost;
+}
+
+/* Is it the grid that loses less, but for rounding? Behind the last element a block has zeros, to a multiple of 16, which
+   count. A block beyond a tile has a zero always. */
+static int better_grid(const spec *s, const float *x, size_t n, double peak, double b)
+{
+    const double step = fabs(peak) * 0.4, zeros = (double)((0 - n) & 15);
+    const double with = lost_on(x, n, -peak / s->constant, 0), without = lost_on(x, n, step, step / 2) + zeros * step * step / 4;
+    if (!s->block || s->block > 512) return b == 0;
+    return b == 0 ? with <= without * 1.05 : without <= with * 1.05;
+}
+
 static void check_payload(const spec *s, int shape, size_t n)
 {
-    size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, length;
+    size_t of = s->block ? s->block : n ? n : 1, blocks = (n + of - 1) / of, each = scale_bytes(s), wrong = 0, bad = 0, grids = 0, length;
     const size_t front = s->kind == NV && n ? 4 : 0, scales = front + each * blocks;
     uint64_t words = plain_philox(key.own, 0, 2, 0);
     uint8_t *codes = payload + 32 + scales;
@@ -214,6 +260,8 @@ static void check_payload(const spec *s, int shape, size_t n)
         float a = 0, b = 0;
         if (each >= 4) memcpy(&a, scale, 4); /* these tests run on little endian machines */
         if (each == 8) memcpy(&b, scale + 4, 4);
+        if (each == 2) read_bfloat(s, scale, &a, &b);
+        if (s->kind == HALVES) exact = fmax(a, m.most / s->levels);
         if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
         if (s->kind == NV) a = (float)(exact = nv_scale(tensor, scale[0]));
         bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : s->kind == NV ? !good_byte(&m, tensor, scale[0]) : !good_scale(s, &m, a, b);
@@ -222,7 +270,9 @@ static void check_payload(const spec *s, int shape, size_t n)
             wrong += !good_code(s, p[i], a, b, s->stochastic ? limit_of(s, words, i, p[i]) : 0, code, d + i);
             put_code(s, packed + 32 + scales, i, code);
         }
+        if (s->kind == GRIDS && m.most > 1e-13 && m.most < 1e30) grids += !better_grid(s, p + k * of, end - k * of, m.peak, b);
     }
+    bad += grids;
     if (bad || wrong) printf("# %s, shape %d, n %zu: %zu scales and %zu codes wrong\n", s->text, shape, n, bad, wrong);
     CHECK(bad == 0 && wrong == 0);
     CHECK(!memcmp(payload, packed, length));
@@ -239,20 +289,37 @@ static void test_payloads_and_decoded_values_are_those_of_the_formulas(void)
                     check_payload(specs + k, shape, sizes[i]);
 }
 
-/* Whole halves of a step: a block whose largest number is the largest code. */
-static void test_halves_of_a_step_go_to_the_even_code(void)
+/* Whole halves of a step, in a block whose step is 1; and what lies beyond the last level on the side that has fewer. */
+static void test_halves_of_a_step_go_to_the_even_code_and_the_ends_to_the_last(void)
 {
     static const float halves[] = {0.5f, -0.5f, 1.5f, -1.5f, 2.5f, -2.5f, 5.5f, 6.5f, -6.5f};
     static const int even[] = {0, 0, 2, -2, 2, -2, 6, 6, -6};
-    size_t count = sizeof halves / sizeof *halves;
-    for (int bits = 4; bits <= 8; bits += 4) {
-        memcpy(g, halves, sizeof halves);
-        g[count] = bits == 4 ? 7 : 127;
-        CHECK(encode(bits == 4 ? "int:bits=4" : "int", g, NULL, count + 1) != 0);
-        CHECK(gcomp_decode(payload, bits == 4 ? 41 : 46, y, GCOMP_F32, count + 1, NULL) == GCOMP_OK);
-        for (size_t i = 0; i < count; i++) CHECK(y[i] == (float)even[i]);
-        CHECK(y[count] == g[count]);
-    }
+    enum { COUNT = sizeof halves / sizeof *halves };
+    for (int bits = 4; bits <= 8; bits += 4)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            const size_t length = 32 + 2 + (COUNT + 2) * (size_t)bits / 8 + (bits == 4);
+            const float most = (float)sign * (bits == 4 ? 8.15f : 128);
+            memcpy(g, halves, sizeof halves);
+            g[COUNT] = most;
+            g[COUNT + 1] = -0.99f * most;
+            CHECK(encode(bits == 4 ? "int:bits=4" : "int", g, NULL, COUNT + 2) == length);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, COUNT + 2, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < COUNT; i++) CHECK(y[i] == (float)even[i]);
+            CHECK(y[COUNT] == (float)(sign * (bits == 4 ? 8 : 128)) && y[COUNT + 1] == (float)(-sign * (bits == 4 ? 7 : 127)));
+        }
+}
+
+/* The grid with a zero suits a block of few large numbers, and the other one a block of two sizes. */
+static void test_two_bits_take_the_grid_that_fits(void)
+{
+    static const float some[] = {0, 2.5f, -0.625f, 0}, become[] = {0, 2, -1, 0};
+    static const uint8_t scales[] = {0x80, 0xbf, 0x81, 0x3f}; /* -1; 1, and the last bit, which is no digit of it */
+    for (size_t i = 0; i < 64; i++) g[i] = some[i % 4];
+    for (size_t i = 64; i < 128; i++) g[i] = (i % 3 ? 0.5f : 2.5f) * (i % 2 ? 1.0f : -1.0f);
+    CHECK(encode("int:bits=2", g, NULL, 128) == 68 && !memcmp(payload + 32, scales, 4));
+    CHECK(gcomp_decode(payload, 68, y, GCOMP_F32, 128, NULL) == GCOMP_OK);
+    for (size_t i = 0; i < 64; i++) CHECK(y[i] == become[i % 4]);
+    for (size_t i = 64; i < 128; i++) CHECK(y[i] == (i % 3 ? 0.5f : 1.5f) * (i % 2 ? 1.0f : -1.0f));
 }
 
 /* ---------------- casts at random */
@@ -563,10 +630,34 @@ static void test_scales_that_are_no_number_are_refused(void)
     }
 }
 
+/* Steps of int have a sign. One whose largest multiple is infinite is refused; and so is the number of an older form of int. */
+static void test_scales_of_int_that_are_no_number_are_refused(void)
+{
+    static const unsigned words[] = {0x7f80, 0xff80, 0x7fc0, 0x7f7f, 0xff7f, 0x7e7f, 0xfe7f, 0x7d7f, 0x7b7f, 0xbf80, 0x8000, 0x0001};
+    static const char *const texts[] = {"int", "int:bits=4", "int:bits=3", "int:bits=2,block=16"};
+    for (size_t t = 0; t < 4; t++)
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+            const spec *s = spec_of(texts[t]);
+            const size_t n = 40, scales = 2 * ((n + s->block - 1) / s->block), length = 32 + scales + code_bytes(s, n);
+            const unsigned word = words[i] & (s->bits == 2 ? 0xfffeu : 0xffffu);
+            const int fits = fabs((double)float_of(word << 16)) * s->levels <= FLT_MAX;
+            put_header(payload, s->wire, s->word, n, length - 32);
+            memset(payload + 32, 0, length - 32);
+            payload[32] = (uint8_t)words[i];
+            payload[33] = (uint8_t)(words[i] >> 8);
+            for (size_t j = 0; j < 16; j++) put_code(s, payload + 32 + scales, j, 1u << (s->bits - 1)); /* -levels */
+            CHECK(gcomp_check(payload, length, n) == (fits ? GCOMP_OK : GCOMP_CORRUPT));
+            payload[5] = 16;
+            CHECK(gcomp_check(payload, length, n) == GCOMP_UNKNOWN_METHOD);
+        }
+}
+
 static void run_on_one_set(void)
 {
     RUN(test_payloads_and_decoded_values_are_those_of_the_formulas);
-    RUN(test_halves_of_a_step_go_to_the_even_code);
+    RUN(test_halves_of_a_step_go_to_the_even_code_and_the_ends_to_the_last);
+    RUN(test_two_bits_take_the_grid_that_fits);
+    RUN(test_scales_of_int_that_are_no_number_are_refused);
     RUN(test_casts_at_random_are_those_of_the_formula);
     RUN(test_twobit_packs_as_mxnet_does);
     RUN(test_twobit_finds_the_threshold_that_a_part_of_the_elements_reaches);

@@ -396,17 +396,25 @@ def natural(word, n, body, sparse):
 def int_(word, n, body, sparse):
     bits, block, affine, c = word.field(2), word.block(n), word.field(1), word.code(sparse)
     word.end()
-    if bits == 3 or affine and c:
-        raise Refused("bits or code of int out of range")
-    width, constants = (8, 4, 2)[bits], []
+    if affine and c or bits == 3 and (affine or c):
+        raise Refused("range or code of int out of range")
+    width, constants = (8, 4, 2, 3)[bits], []
     for _ in range(blocks(n, block)):
-        constants.append((body.scale(), body.float() if affine else 0.0))
-    if not all(math.isfinite(shift) for _, shift in constants):
+        if affine:
+            constants.append((body.scale(), body.float()))
+        else:
+            number = body.number(2)
+            grid = number & 1 if width == 2 else 0
+            d = float_of((number - grid) << 16)
+            constants.append((d, d / 2 if grid else 0.0))
+            seen.add("grid without a zero" if grid else "step below 0" if d < 0 else "step above 0")
+    if not all(math.isfinite(x) for pair in constants for x in pair):
         raise Refused("the constant of a block is not finite")
     q = levels_of(body, n, width, (1 << (width - 1)) - 1, c)
     values = scaled(n, block, [scale for scale, _ in constants], q)
-    if affine:
-        seen.add("range affine")
+    if affine or width == 2:
+        if affine:
+            seen.add("range affine")
         values = [plus(x, constants[i // block][1]) for i, x in enumerate(values)]
     return values
 
@@ -687,8 +695,8 @@ def dct(value_method, word, n, body):
 
 
 METHODS = {1: none, 2: fp16, 3: bf16, 4: sign, 7: onebit, 9: vote, 10: twobit, 11: threshold1, 12: terngrad, 13: qsgd, 15: natural,
-           16: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 20: eden}
-VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 16, 17, 18, 35, 36, 37}
+           40: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 20: eden}
+VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 17, 18, 35, 36, 37, 40}
 SPARSE_METHODS = {5, 22, 23, 24, 27, 28, 29, 31}
 
 

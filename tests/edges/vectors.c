@@ -157,19 +157,21 @@ static void write_codes(void)
     static const struct { const char *name; unsigned method, word, codes, width; } all[] = {
         {"codes_fp8_e4m3", 17, 0 | 4 << 1, 256, 8},     {"codes_fp8_e5m2", 17, 1 | 4 << 1, 256, 8},
         {"codes_e3m0", 36, 4, 32, 4},                   {"codes_nf4", 37, 4, 32, 4},
-        {"codes_int_8", 16, 0 | 4 << 2, 256, 8},        {"codes_int_4", 16, 1 | 4 << 2, 32, 4},
-        {"codes_int_2", 16, 2 | 4 << 2, 32, 2},         {"codes_qsgd_15", 13, 15 | 4 << 15, 256, 8},
+        {"codes_int_8", 40, 0 | 4 << 2, 256, 8},        {"codes_int_4", 40, 1 | 4 << 2, 32, 4},
+        {"codes_int_3", 40, 3 | 4 << 2, 32, 3},         {"codes_int_2", 40, 2 | 4 << 2, 64, 2},
+        {"codes_qsgd_15", 13, 15 | 4 << 15, 256, 8},
         {"codes_qsgd_powers_4", 13, 4 | 4 << 15 | 1 << 22, 32, 4}, {"codes_qsgd_powers_8", 13, 100 | 4 << 15 | 1 << 22, 256, 8}};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
         unsigned bits = 0, held = 0;
-        for (unsigned b = 0; b < all[a].codes / 16; b++) add(bits_of(0.3f * (float)(b + 1)), 4); /* a scale for 16 elements */
+        for (unsigned b = 0; b < all[a].codes / 16; b++) { /* a scale for 16 elements, of int of either sign and last bit */
+            const uint32_t scale = bits_of(0.3f * (float)(b + 1));
+            if (all[a].method == 40) add(((scale >> 16 & 0xfffe) | (b >> 1 & 1)) ^ (b & 1) << 15, 2);
+            else add(scale, 4);
+        }
         for (unsigned c = 0; c < all[a].codes; c++) {
             const int special = (all[a].method == 17 && all[a].word & 1) ? (c & 0x7f) >= 0x7c : all[a].method == 17 && (c & 0x7f) == 0x7f;
             bits |= (special ? 0 : c & ((1u << all[a].width) - 1)) << held;
-            held += all[a].width;
-            if (held < 8) continue;
-            add(bits, 1);
-            bits = held = 0;
+            for (held += all[a].width; held >= 8; held -= 8, bits >>= 8) add(bits & 255, 1);
         }
         write_vector(all[a].name, headed(all[a].method, 0, all[a].codes, all[a].word), all[a].codes);
     }
@@ -197,7 +199,7 @@ static void write_codes(void)
     write_vector("codes_natural", headed(15, 0, 240, 0), 240);
     for (unsigned b = 0; b < 3; b++) add(bits_of(0.1f * (float)(b + 1)), 4), add(bits_of(-12.7f + 3 * (float)b), 4);
     for (unsigned c = 0; c < 48; c++) add((c * 5 + 7) & 255, 1); /* an affine int: sums are rounded once more */
-    write_vector("codes_int_affine", headed(16, 0, 48, 0 | 4 << 2 | 1 << 7), 48);
+    write_vector("codes_int_affine", headed(40, 0, 48, 0 | 4 << 2 | 1 << 7), 48);
     add(0, 4), add(bits_of(0.25f), 4), add(0x5a, 1); /* onebit: a second mean above the first one */
     write_vector("codes_onebit", headed(7, 0, 8, 0), 8);
     add(0x8ee3, 2); /* twobit: 11 10 00 11, then 10 00 11 10 */
