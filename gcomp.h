@@ -2467,15 +2467,29 @@ GCOMP__OTHERS_END
 #define GCOMP__SMALL 0
 #endif
 
-/* What compilers are asked for. A kernel must be inlined into its driver, or it calls a function
-   for each 16 floats; what is called once a chunk must not be, or the code grows. */
+/* ---------------- what compilers are asked for
+
+   These words stand before functions; a function without one is plain static, and left to the
+   compiler. Each earns its place: without it the code grows or gets slower.
+
+     INLINE       inlined always: what runs for each 16 floats. In small builds compilers choose
+     NOINLINE     never inlined: what runs once a chunk or more seldom, and is called from several
+                  places or only in some builds
+     RARE         a case that hardly ever comes: never inlined, and out of the way of its caller
+     HEAVY        a loop over groups, which takes a method's functions as arguments: INLINE, so that
+                  each method gets its own loop; in the portable set NOINLINE, one loop for all
+     EACH_WIDTH   a HEAVY function that is compiled for each width of codes, but in builds of some
+                  methods, which are small, only once
+     HOT          before another word: compiled for speed where what stands around it is compiled
+                  for size, as is the portable set, and what is compiled once
+
+   The last three depend on the set, and are defined in >>vectors. SMALL_INLINE and FAST_INLINE are
+   the two meanings of INLINE. */
 #if GCOMP__GNU
 #define GCOMP__SMALL_INLINE static inline __attribute__((__unused__))
 #define GCOMP__FAST_INLINE static inline __attribute__((__always_inline__, __unused__))
 #define GCOMP__NOINLINE static __attribute__((__noinline__, __unused__))
-/* a case that hardly ever comes: out of the way of the code that calls it */
 #define GCOMP__RARE static __attribute__((__noinline__, __cold__, __unused__))
-#define GCOMP__SHARED static __attribute__((__unused__)) /* by methods that may all be left out */
 #define GCOMP__UNROLL _Pragma("GCC unroll 16") /* before loops with a constant count */
 #define GCOMP__UNROLL_8 _Pragma("GCC unroll 8")
 #define GCOMP__ON_A_LINE __attribute__((__aligned__(64))) /* begins a line of the cache */
@@ -2490,7 +2504,6 @@ GCOMP__OTHERS_END
 #define GCOMP__FAST_INLINE static inline
 #define GCOMP__NOINLINE static
 #define GCOMP__RARE static
-#define GCOMP__SHARED static
 #define GCOMP__UNROLL
 #define GCOMP__UNROLL_8
 #define GCOMP__ON_A_LINE
@@ -3222,7 +3235,7 @@ static void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
     }
 }
 
-GCOMP__SHARED void gcomp__say_with(gcomp__text *t, const char *format, ...)
+GCOMP__NOINLINE void gcomp__say_with(gcomp__text *t, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -4705,7 +4718,7 @@ GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
 
 /* Where the segments of a chunk begin. For the chunk behind the last: where the body ends. A table
    of ends, 8 bytes for each chunk but the last, stands before the segments of chunk 0. */
-GCOMP__SHARED const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
+GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
 {
     const size_t chunks = gcomp__chunks(view->n);
     if (!view->form.code) return view->codes;
@@ -5231,7 +5244,6 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
-/* for speed, where what stands around it is compiled for size */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && \
     !defined(__OPTIMIZE_SIZE__) && !GCOMP__SMALL_CUT
 #define GCOMP__HOT __attribute__((__optimize__("O2")))
@@ -5239,11 +5251,9 @@ static float gcomp__fold16_float(const float *d)
 #define GCOMP__HOT
 #endif
 #if GCOMP__SMALL_CUT
-#define GCOMP__HEAVY_LEVELS GCOMP__NOINLINE
 #define GCOMP__EACH_WIDTH GCOMP__NOINLINE
 #else
-#define GCOMP__HEAVY_LEVELS GCOMP__HEAVY
-#define GCOMP__EACH_WIDTH GCOMP__INLINE /* one function, compiled for each width of codes */
+#define GCOMP__EACH_WIDTH GCOMP__HEAVY
 #endif
 
 /* x <- x + y, y <- x - y: a level of a Hadamard transform, for what is left over by vectors. */
@@ -7690,7 +7700,7 @@ GCOMP__INLINE gcomp__residual gcomp__residual_at(gcomp__residual r, size_t i)
 }
 
 /* Nothing of n elements waits to be sent any more. */
-GCOMP__SHARED void gcomp__residual_clear(gcomp__residual r, size_t n)
+GCOMP__NOINLINE void gcomp__residual_clear(gcomp__residual r, size_t n)
 {
     void *memory = gcomp__residual_memory(r);
     if (memory) memset(memory, 0, gcomp__stored_bytes(r.stored, n));
@@ -7703,7 +7713,7 @@ GCOMP__INLINE int gcomp__keeps_rest(const gcomp__sink *sink)
 }
 
 /* Lets a source begin at its element `at`, of a small residual the first one of a block. */
-GCOMP__SHARED void gcomp__source_from(gcomp__source *in, size_t at)
+GCOMP__NOINLINE void gcomp__source_from(gcomp__source *in, size_t at)
 {
     in->grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
     in->residual = gcomp__residual_at(in->residual, at);
@@ -7863,7 +7873,7 @@ GCOMP__INLINE int gcomp__general(const gcomp__source *in)
 /* Kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
    the chunks are added in order: so the bits are the same as where threads sum chunks. */
 #define gcomp__squares GCOMP__F(squares)
-GCOMP__SHARED double gcomp__squares(const float *x, size_t n)
+GCOMP__NOINLINE double gcomp__squares(const float *x, size_t n)
 {
     double total = 0;
     size_t i = 0;
@@ -8081,7 +8091,7 @@ GCOMP__ON_A_LINE static int gcomp__any_invalid(const gcomp__form *form, const ui
 /* Kernel widen, narrow: between float and fp16 or bf16, in the machine's order of bytes. narrow
    rounds to nearest, ties to even, and saturates. */
 #define gcomp__widen GCOMP__F(widen)
-GCOMP__SHARED void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
+GCOMP__NOINLINE void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
     gcomp__source in; /* what is widened, as a gradient with scale 1 */
     size_t i;
@@ -8094,7 +8104,7 @@ GCOMP__SHARED void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size
 }
 
 #define gcomp__narrow GCOMP__F(narrow)
-GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
+GCOMP__NOINLINE void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, size_t n)
 {
     uint8_t *b = (uint8_t *)y, some[32]; /* some: the last group, of which count < 16 are kept */
     for (size_t i = 0; i < n; i += 16) {
@@ -8110,7 +8120,7 @@ GCOMP__SHARED void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, siz
 
 /* Kernel saturate_all: y <- x, with infinities made finite: a sum of finite floats may be one. */
 #define gcomp__saturate_all GCOMP__F(saturate_all)
-GCOMP__SHARED void gcomp__saturate_all(float *y, const float *x, size_t n)
+GCOMP__NOINLINE void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
     size_t i;
     for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
@@ -8296,7 +8306,7 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
 #define gcomp__stage GCOMP__F(stage)
-GCOMP__SHARED void gcomp__stage(float *p, const gcomp__source *input, size_t i, size_t count)
+GCOMP__NOINLINE void gcomp__stage(float *p, const gcomp__source *input, size_t i, size_t count)
 {
     gcomp__source in = *input;
     size_t j;
@@ -9147,8 +9157,8 @@ GCOMP__NOINLINE void gcomp__update_stored(const gcomp__source *in, size_t i, siz
 /* Kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
    i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
 #define gcomp__update_residual GCOMP__F(update_residual)
-GCOMP__SHARED void gcomp__update_residual(const gcomp__source *input, size_t i, size_t count,
-                                          const float *sent)
+GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *input, size_t i, size_t count,
+                                            const float *sent)
 {
     const gcomp__source in = *input;
     float *const residual = in.residual.floats;
@@ -9432,7 +9442,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
    the loops over it are unrolled. */
 #define gcomp__slice_codes GCOMP__F(slice_codes)
-GCOMP__HEAVY_LEVELS void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
+GCOMP__EACH_WIDTH void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
 {
     /* before: which levels of the group before are not 0. The gaps of the first group count from
        element -1, so that one is set. */
@@ -9515,8 +9525,8 @@ static size_t gcomp__rest_bits(const gcomp__sliced *s, unsigned k)
 /* size[d] <- bits of the answers to the first question as a tree of depth d, for d = 0 .. 3.
    `bits` is 2 or 4, and a constant, where speed matters; else 0. */
 #define gcomp__count_trees GCOMP__F(count_trees)
-GCOMP__HEAVY_LEVELS void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
-                                            size_t *size)
+GCOMP__EACH_WIDTH void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
+                                          size_t *size)
 {
     const uint64_t *w = s->words;
     memset(size, 0, 4 * sizeof *size);
@@ -9713,8 +9723,8 @@ GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, u
 
      | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
 #define gcomp__write_groups GCOMP__F(write_groups)
-GCOMP__HEAVY_LEVELS void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer,
-                                             unsigned bits, unsigned k)
+GCOMP__EACH_WIDTH void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer,
+                                           unsigned bits, unsigned k)
 {
     gcomp__packer local = *packer, *const to = &local;
     const unsigned depth = s->head >> 4 & 3; /* of the tree */
@@ -9893,9 +9903,9 @@ GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t le
    map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
    above `levels`, or not 0 behind the last element, or the bits end too early. */
 #define gcomp__read_groups GCOMP__F(read_groups)
-GCOMP__HEAVY_LEVELS int gcomp__read_groups(const gcomp__form *form, gcomp__coded *from,
-                                           const uint64_t *map, uint8_t *codes, unsigned bits,
-                                           unsigned k)
+GCOMP__EACH_WIDTH int gcomp__read_groups(const gcomp__form *form, gcomp__coded *from,
+                                         const uint64_t *map, uint8_t *codes, unsigned bits,
+                                         unsigned k)
 {
     const uint8_t *p = from->bits;
     const size_t limit = from->limit, count = from->count;
@@ -9988,8 +9998,8 @@ static int gcomp__read_elias(const gcomp__form *form, gcomp__coded *from, uint8_
 /* Checks packed codes as they stand: no |q| is above `levels`, and zeros stand behind the last
    code. */
 #define gcomp__look_at_codes GCOMP__F(look_at_codes)
-GCOMP__HEAVY_LEVELS gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
-                                                      size_t count, unsigned bits)
+GCOMP__EACH_WIDTH gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
+                                                    size_t count, unsigned bits)
 {
     const size_t levels = (size_t)form->levels;
     for (size_t g = 0; 64 * g < count; g++) {
@@ -11247,7 +11257,7 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp__source *in, s
 
 /* *all <- the measures of a tensor in a step. A method whose workers share one scale makes its own
    proposal from these, before the round that finds the largest. */
-GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
+GCOMP__NOINLINE gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
 {
     gcomp__encode_job look; /* an encoder that only measures */
     memset(&look, 0, sizeof look);
@@ -11260,8 +11270,8 @@ GCOMP__SHARED gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp_
 }
 
 /* The fit of methods whose scale is a step (form->scale_is_step): max |p| / levels. */
-GCOMP__SHARED void gcomp__step_fit(const gcomp__form *form, const gcomp__measured *m,
-                                   gcomp__constants *u)
+GCOMP__NOINLINE void gcomp__step_fit(const gcomp__form *form, const gcomp__measured *m,
+                                     gcomp__constants *u)
 {
     const double most = (double)gcomp__float(m->max_bits), levels = (double)form->levels;
     if (!gcomp__simple_step(u, m->max_bits, form->levels, 0))
@@ -11270,8 +11280,8 @@ GCOMP__SHARED void gcomp__step_fit(const gcomp__form *form, const gcomp__measure
 
 /* The round before the gather exchanges one float for each matrix of a stack: the largest
    proposal. */
-GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols,
-                                         int round, int odd)
+GCOMP__NOINLINE size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, size_t cols,
+                                           int round, int odd)
 {
     (void)odd;
     (void)codec;
@@ -11280,7 +11290,7 @@ GCOMP__SHARED size_t gcomp__shared_count(const gcomp_codec *codec, size_t rows, 
 
 /* Fills in the proposal of this worker, the same for all matrices, and returns it. A subnormal
    scale counts as 0: a transport built with -Ofast would make it 0 on its way. */
-GCOMP__SHARED float gcomp__share(gcomp__work *work, float scale)
+GCOMP__NOINLINE float gcomp__share(gcomp__work *work, float scale)
 {
     if (gcomp__bits(scale) < 1u << 23) scale = 0; /* scales are not negative */
     for (size_t s = 0; s < work->stack; s++) work->sums[0][s] = scale;
@@ -11471,7 +11481,7 @@ static gcomp__sink gcomp__sink_to(int ending, gcomp__output y, size_t n)
 
 /* The sink of a commit: residual and mean of a tensor in a step. The caller adds the payloads and
    the weight. */
-GCOMP__SHARED gcomp__sink gcomp__sink_of(const gcomp__work *work)
+GCOMP__NOINLINE gcomp__sink gcomp__sink_of(const gcomp__work *work)
 {
     gcomp__sink sink = gcomp__sink_to(GCOMP__COMMIT, work->y, work->n);
     sink.in = work->in;
@@ -15063,8 +15073,8 @@ static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
 
 /* Chooses from 0.8 k to 1.25 k elements, by a guess that is as good as the sample. If they are
    fewer or more, the k largest. */
-GCOMP__SHARED gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec,
-                                               gcomp__selection *s)
+GCOMP__NOINLINE gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec,
+                                                 gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
     const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
@@ -15077,7 +15087,7 @@ GCOMP__SHARED gcomp_result gcomp__about_select(const gcomp__call *call, const gc
 }
 
 /* For selectors that may choose all elements. */
-GCOMP__SHARED size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
+GCOMP__NOINLINE size_t gcomp__all_most(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
     return n;
@@ -15149,7 +15159,7 @@ static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 }
 
 /* The longest body: k, coder and b; the longest indices; all values. */
-GCOMP__SHARED size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
+GCOMP__NOINLINE size_t gcomp__sparse_bound(const gcomp_codec *codec, size_t n)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
     const int grouped = m->rules.selector->grouped;
@@ -15203,9 +15213,9 @@ static gcomp_result gcomp__sparse_write(const gcomp__call *call, const gcomp_cod
 
 /* Makes the body: the selector of the method chooses, and the rest is the same for all methods.
    INVALID_ARGUMENT: more elements than 32 bits can number. */
-GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec,
-                                                const gcomp__source *in, size_t n, uint8_t *body,
-                                                size_t capacity, size_t *bytes)
+GCOMP__NOINLINE gcomp_result gcomp__sparse_encode(const gcomp__call *call, const gcomp_codec *codec,
+                                                  const gcomp__source *in, size_t n, uint8_t *body,
+                                                  size_t capacity, size_t *bytes)
 {
     const size_t room = gcomp__sparse_room(codec, n);
     if (!gcomp__indexable(n)) return GCOMP_INVALID_ARGUMENT;
@@ -15219,7 +15229,7 @@ GCOMP__SHARED gcomp_result gcomp__sparse_encode(const gcomp__call *call, const g
    those of a block method. Checks all lengths, but neither an index nor a value. TRUNCATED: the
    values alone are longer than the body. CORRUPT: k, the coder or b are none that an encoder
    writes, or the value method refuses its parameters. */
-GCOMP__SHARED gcomp_result gcomp__sparse_open(gcomp__view *view)
+GCOMP__NOINLINE gcomp_result gcomp__sparse_open(gcomp__view *view)
 {
     const size_t head = view->method->rules.selector->grouped ? 10 : 9;
     size_t groups = view->n, each = 0; /* groups of `each` elements; 0: indices are of elements */
@@ -15326,8 +15336,8 @@ GCOMP__HOT static gcomp_result gcomp__sparse_check_two(const gcomp__view *one,
 }
 
 /* Reads all elements of a valid payload; returns how many. */
-GCOMP__HOT GCOMP__SHARED size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index,
-                                                   float *value)
+GCOMP__HOT GCOMP__NOINLINE size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index,
+                                                     float *value)
 {
     gcomp__indices indices = view->indices;
     if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value, NULL, 0);
@@ -15460,7 +15470,7 @@ GCOMP__HOT GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t e
 
 /* residual <- residual - decode(payload) for the elements where `only` is not zero: what topk's
    global=1 applied of this worker's own payload. */
-GCOMP__SHARED void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
+GCOMP__NOINLINE void gcomp__sparse_take(const gcomp__view *view, float *residual, const float *only)
 {
     gcomp__cursor c;
     gcomp__cursor_open(&c, view, NULL, residual, NULL, 0);
@@ -15509,7 +15519,8 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
    threads the dense part of all chunks comes first, and one thread adds the payloads. An own
    payload that is not among those of the mean, or for which there is no mean, has a cursor of its
    own. */
-GCOMP__HOT GCOMP__SHARED void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call,
+                                                     const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
@@ -16349,13 +16360,13 @@ static const gcomp__method gcomp__row_blocktopk = {
 enum { GCOMP__WARM_PARTS = 4 };
 
 /* The part of an epoch, 0 .. parts - 1; `parts` after the warm-up. */
-GCOMP__SHARED size_t gcomp__warm_part(size_t parts, uint32_t epoch, double epochs)
+GCOMP__NOINLINE size_t gcomp__warm_part(size_t parts, uint32_t epoch, double epochs)
 {
     return (double)epoch < epochs ? (size_t)((uint64_t)parts * epoch / (uint64_t)epochs) : parts;
 }
 
 /* The density in a part, never less than that of the end. */
-GCOMP__SHARED double gcomp__warm_density(size_t part, double density)
+GCOMP__NOINLINE double gcomp__warm_density(size_t part, double density)
 {
     static const double keep[GCOMP__WARM_PARTS] = {0.25, 0.0625, 0.015625, 0.004};
     return part < GCOMP__WARM_PARTS && density < keep[part] ? keep[part] : density;
@@ -17666,8 +17677,8 @@ static const gcomp__method gcomp__row_randomk = {
 #if GCOMP__IN_ONCE
 /* to[j] <- part * p of element index[j] of `in`: what this worker brings to a sum of `count` chosen
    elements. */
-GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp__source *in,
-                                   const uint32_t *index, size_t count, float *to)
+GCOMP__NOINLINE void gcomp__parts_at(const gcomp__work *work, const gcomp__source *in,
+                                     const uint32_t *index, size_t count, float *to)
 {
     for (size_t j = 0; j < count; j++) {
         const size_t i = index[j];
@@ -17686,7 +17697,7 @@ GCOMP__SHARED void gcomp__parts_at(const gcomp__work *work, const gcomp__source 
 }
 
 /* A commit begins as if nothing had been sent: residual <- p, mean <- 0. */
-GCOMP__SHARED void gcomp__nothing_sent(const gcomp__work *work)
+GCOMP__NOINLINE void gcomp__nothing_sent(const gcomp__work *work)
 {
     const gcomp__sink sink = gcomp__sink_of(work);
     gcomp__absorb_all(&work->call, &sink, work->n);
