@@ -2577,22 +2577,17 @@ GCOMP__OTHERS_END
 #pragma fp_contract(off)
 #endif
 
-/* What is compiled once, and not for each instruction set, is compiled for size: with gcc all of it
-   but the functions that have GCOMP__HOT. clang cannot make such exceptions: there the part for
-   size begins at >>dispatch, behind which nothing is hot. */
-#define GCOMP__FOR_SIZE_BUT_HOT
+/* From >>dispatch on nothing is hot: for size. */
+#if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #define GCOMP__FOR_SIZE
 #define GCOMP__FOR_SIZE_END
-#if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #elif defined(__clang__)
-#undef GCOMP__FOR_SIZE
-#undef GCOMP__FOR_SIZE_END
 #define GCOMP__FOR_SIZE \
     _Pragma("clang attribute push(__attribute__((__minsize__)), apply_to = function)")
 #define GCOMP__FOR_SIZE_END _Pragma("clang attribute pop")
 #else
-#undef GCOMP__FOR_SIZE_BUT_HOT
-#define GCOMP__FOR_SIZE_BUT_HOT _Pragma("GCC optimize(\"Os\")")
+#define GCOMP__FOR_SIZE _Pragma("GCC optimize(\"Os\")")
+#define GCOMP__FOR_SIZE_END
 #endif
 
 /* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, which >>memory
@@ -5244,12 +5239,7 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && \
-    !defined(__OPTIMIZE_SIZE__) && !GCOMP__SMALL_CUT
-#define GCOMP__HOT __attribute__((__optimize__("O2")))
-#else
-#define GCOMP__HOT
-#endif
+#define GCOMP__HOT /* for speed, where the set is compiled for size */
 #if GCOMP__SMALL_CUT
 #define GCOMP__EACH_WIDTH GCOMP__NOINLINE
 #else
@@ -5498,6 +5488,8 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
     defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
 #pragma GCC push_options
 #pragma GCC optimize("Os")
+#undef GCOMP__HOT
+#define GCOMP__HOT __attribute__((__optimize__("O2")))
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__HOT GCOMP__FAST_INLINE
 #undef GCOMP__HEAVY
@@ -5529,7 +5521,6 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #undef GCOMP__IN_ONCE
 #define GCOMP__IN_EACH 0
 #define GCOMP__IN_ONCE 1
-GCOMP__FOR_SIZE_BUT_HOT
 #endif
 
 #endif /* GCOMP_IMPLEMENTATION */
@@ -10438,9 +10429,8 @@ GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned 
    bits are a convex function of the parameter r: they fall, then rise. A parameter whose 2^r is
    above the mean gap is too large. So the least of four parameters in a row is the least of all,
    unless it is the lowest of the four: then the search goes on below. */
-GCOMP__HOT static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels,
-                                              const uint32_t *index, size_t k, size_t n,
-                                              size_t *bytes)
+static unsigned gcomp__index_coder(const gcomp__sparse_kernels *kernels, const uint32_t *index,
+                                   size_t k, size_t n, size_t *bytes)
 {
     const size_t mean = k ? n / k : 0;
     unsigned base = 0, best = 0, coder = GCOMP__CODER_BITMAP;
@@ -10505,7 +10495,7 @@ static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size
 }
 
 /* Writes one Rice code of any length: the ones 24 at a time, the zero, the low bits. */
-GCOMP__HOT GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
+GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
 {
     uint64_t q = (uint64_t)gap >> r;
     for (; q >= 24; q -= 24) gcomp__pack_bytes(p, 0xffffffu, 24);
@@ -10556,8 +10546,8 @@ static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsign
 }
 
 /* Writes the list with the coder that gcomp__index_coder has found, in as many bytes. */
-GCOMP__HOT static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k,
-                                          unsigned coder, size_t bytes)
+static void gcomp__put_indices(uint8_t *to, const uint32_t *index, size_t k, unsigned coder,
+                               size_t bytes)
 {
     if (coder == GCOMP__CODER_BITMAP) {
         gcomp__put_bitmap(to, index, k, bytes);
@@ -10595,7 +10585,7 @@ GCOMP__INLINE uint64_t gcomp__get_some(const uint8_t *at, const uint8_t *end)
 
 /* BITMAP. reader.bits holds a word of the bitmap, less the indices that have been read: each of
    these was the lowest one, and was cleared. x->next is the index of bit 0 of the word. */
-GCOMP__HOT static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
+static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
@@ -10617,7 +10607,7 @@ GCOMP__HOT static void gcomp__next_bitmap(gcomp__indices *x, uint32_t *index, si
 }
 
 /* RAW. Each index must be at least x->next, which is one more than the index before. */
-GCOMP__HOT static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
+static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     int falls = 0; /* some index is not above the one before */
@@ -10640,7 +10630,7 @@ GCOMP__HOT static void gcomp__next_raw(gcomp__indices *x, uint32_t *index, size_
 
    A gap of up to 32 bits, which may begin in the middle of a byte, lies in the 8 bytes from its
    first byte on. */
-GCOMP__HOT static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
+static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, size_t count)
 {
     gcomp__bit_reader *r = &x->reader;
     size_t got = 0;
@@ -10678,8 +10668,8 @@ GCOMP__HOT static void gcomp__next_packed(gcomp__indices *x, uint32_t *index, si
 
 /* Reads a Rice code of any length. Returns 0 if the stream ends before the code does, or if the
    gap is far above `most`; else *gap may still be above `most`, by up to 2^38. */
-GCOMP__HOT GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most,
-                                               uint64_t *gap)
+GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned r, uint64_t most,
+                                    uint64_t *gap)
 {
     uint64_t q = 0; /* the ones so far */
     /* count ones, across as many refills as needed; then a zero, then r bits */
@@ -10704,7 +10694,7 @@ GCOMP__HOT GCOMP__NOINLINE int gcomp__long_gap(gcomp__bit_reader *from, unsigned
 /* Reads Rice codes that end within what a refill gives; returns how many. After a refill at_once
    codes are read, which mostly fit, without another look at the bytes: so a code waits for
    little more than the end of the one before. */
-GCOMP__HOT static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
+static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, size_t count)
 {
     const unsigned r = x->coder;
     const uint64_t low = gcomp__low_bits(r);
@@ -10739,7 +10729,7 @@ GCOMP__HOT static size_t gcomp__short_gaps(gcomp__indices *x, uint32_t *index, s
 }
 
 /* Rice codes: short ones many at a time, a long one by itself, and so on. */
-GCOMP__HOT static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
+static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = gcomp__short_gaps(x, index, count);
     uint64_t gap;
@@ -10752,7 +10742,7 @@ GCOMP__HOT static void gcomp__next_rice(gcomp__indices *x, uint32_t *index, size
 }
 
 /* A list in memory, which is copied. */
-GCOMP__HOT static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
+static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size_t count)
 {
     memcpy(index, x->reader.at, 4 * count);
     x->reader.at += 4 * count;
@@ -10762,7 +10752,7 @@ GCOMP__HOT static void gcomp__next_kept(gcomp__indices *x, uint32_t *index, size
 
 /* Reads up to `count` more indices; returns how many: fewer only at the end, 0 if the list is
    bad. */
-GCOMP__HOT static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
+static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index, size_t count)
 {
     count = gcomp__min(count, x->left);
     if (x->bad) return 0;
@@ -10778,7 +10768,7 @@ GCOMP__HOT static size_t gcomp__next_indices(gcomp__indices *x, uint32_t *index,
 /* Reads up to `count` more elements: indices; or where indices are those of groups, the elements
    of the groups: of group 3 of 16 elements 48 .. 63. Returns how many. If they are fewer than
    count, there are no more. A call may begin and end within a group; x->element says where. */
-GCOMP__HOT static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
+static size_t gcomp__next_elements(gcomp__indices *x, uint32_t *index, size_t count)
 {
     size_t got = 0;
     uint32_t group; /* its number */
@@ -11016,8 +11006,8 @@ static const gcomp__method *gcomp__valid(const gcomp_codec *codec)
      line            ****       ****               ****      a random place inside each part
 
    At even distances all lines could fall into the same columns of a matrix. */
-GCOMP__HOT static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *in,
-                                            size_t n, size_t lines, size_t i, float *p)
+static size_t gcomp__sample_line(const gcomp__call *call, const gcomp__source *in, size_t n,
+                                 size_t lines, size_t i, float *p)
 {
     const size_t apart = gcomp__max(n / lines, 16);
     const uint32_t room = (uint32_t)gcomp__min(apart - 15, 1u << 20); /* places in a part */
@@ -11414,7 +11404,7 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
    be too large (GCOMP__LOOK), or where a scale is: no code stands for a number of 2^16 or more, so
    d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding and
    codes. Checks of one word a code run in a kernel. */
-GCOMP__HOT static gcomp_result gcomp__block_check(const gcomp__view *view)
+static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
     const size_t last = view->n % 16, each = form->scale_bytes;
@@ -11875,7 +11865,7 @@ static void gcomp__cast_copy(const gcomp__set *set, float *y, const gcomp__sourc
 
 /* Task: a chunk of the commit, half a tile at a time. The residual first: y may be the
    gradient. */
-GCOMP__HOT static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
+static void gcomp__cast_commit_chunk(void *arg, size_t chunk)
 {
     const gcomp__cast_job *job = (const gcomp__cast_job *)arg;
     const gcomp__work *work = job->work;
@@ -12286,9 +12276,8 @@ static size_t gcomp__twobit_lines(size_t n, double rate)
 /* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
    for all that lie above. Zeros and what is not finite are not counted. bins NULL: none are.
    Returns the largest key. */
-GCOMP__HOT static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in,
-                                               size_t n, size_t lines, uint32_t base,
-                                               unsigned shift, uint32_t *bins)
+static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in, size_t n,
+                                    size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
 {
     const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
     uint32_t most = 0;
@@ -12322,8 +12311,8 @@ GCOMP__HOT static uint32_t gcomp__twobit_count(const gcomp__call *call, const gc
 
 /* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
    refuses it. */
-GCOMP__HOT static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in,
-                                           size_t n, double rate)
+static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in, size_t n,
+                                double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
     const size_t lines = gcomp__twobit_lines(n, rate);
@@ -13321,7 +13310,7 @@ static const gcomp__block_kernels GCOMP__F(natural_kernels)[] = {
 /* Is an exponent 255? Of each group of 18 bytes the first 16 are exponents. x is the complement of
    eight of them: a byte of x is 0 where the exponent is 255. In x - ones such a byte borrows, which
    sets its top bit; & ~x leaves only bits that the borrow has set. */
-GCOMP__HOT static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
+static int gcomp__natural_bad_codes(const uint8_t *codes, size_t bytes)
 {
     const uint64_t ones = 0x0101010101010101u; /* 1 in each byte */
     uint64_t bad = 0;
@@ -14776,15 +14765,15 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t coun
 }
 
 /* The same of floats, whose keys have 31 bits. */
-GCOMP__HOT static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k,
-                                             size_t *bins, size_t *ties)
+static uint32_t gcomp__sparse_kth(const float *value, size_t count, size_t k, size_t *bins,
+                                  size_t *ties)
 {
     return (uint32_t)gcomp__kth_key(value, GCOMP__ALL_FLOATS, count, k, bins, ties);
 }
 
 /* Keeps the k largest of a selection, in order of index; of equal ones the first. Returns the
    smallest key that is kept. */
-GCOMP__HOT static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
+static uint32_t gcomp__sparse_keep(gcomp__selection *s, size_t k)
 {
     /* Elements move forward in place. Each is written, and the place moves on only for those
        that are kept: a branch for each would often be predicted wrongly. */
@@ -14814,8 +14803,7 @@ static size_t gcomp__sparse_sample(size_t n)
 }
 
 /* Puts the sample into s->value: lines of 16 elements from all over the tensor. */
-GCOMP__HOT static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s,
-                                          size_t sample)
+static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
 {
     const size_t lines = (gcomp__min(sample, s->n) + 15) / 16;
     for (size_t i = 0; i < lines; i++)
@@ -14828,8 +14816,8 @@ GCOMP__HOT static void gcomp__sparse_look(const gcomp__call *call, const gcomp__
      expected + expected / 4 + 3 sqrt(expected) + 2
 
    elements that reach it, where expected = k * sample / n. Neither zero nor infinite. */
-GCOMP__HOT static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n,
-                                              int sure, size_t *bins)
+static uint32_t gcomp__sampled_key(const float *value, size_t sample, size_t k, size_t n, int sure,
+                                   size_t *bins)
 {
     size_t expected = (size_t)((double)k * (double)sample / (double)n), margin = 1, left;
     /* margin: sqrt(expected), about the standard deviation of that number */
@@ -15278,7 +15266,7 @@ GCOMP__NOINLINE gcomp_result gcomp__sparse_open(gcomp__view *view)
 
 /* Checks a body to the last bit: what has not been read of the indices, and the values. Indices of
    elements go to view->list, if it is there; those read before are there already. */
-GCOMP__HOT static gcomp_result gcomp__sparse_check(const gcomp__view *view)
+static gcomp_result gcomp__sparse_check(const gcomp__view *view)
 {
     uint32_t batch[GCOMP__SPARSE_BATCH];
     gcomp__view values = *view; /* as a payload of their own */
@@ -15314,8 +15302,7 @@ static void gcomp__list_room(gcomp__call *call, gcomp__view *view)
 
 /* Checks two payloads. Where both have Rice codes, that takes little longer than checking one,
    see the kernel two_lists. */
-GCOMP__HOT static gcomp_result gcomp__sparse_check_two(const gcomp__view *one,
-                                                       const gcomp__view *two)
+static gcomp_result gcomp__sparse_check_two(const gcomp__view *one, const gcomp__view *two)
 {
     gcomp__view a = *one, b = *two; /* their indices are read in part here */
     gcomp__indices *const x = &a.indices, *const y = &b.indices;
@@ -15336,8 +15323,7 @@ GCOMP__HOT static gcomp_result gcomp__sparse_check_two(const gcomp__view *one,
 }
 
 /* Reads all elements of a valid payload; returns how many. */
-GCOMP__HOT GCOMP__NOINLINE size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index,
-                                                     float *value)
+GCOMP__NOINLINE size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *index, float *value)
 {
     gcomp__indices indices = view->indices;
     if (view->k) (gcomp__common(view->set)->decode)(view, 0, view->k, value, NULL, 0);
@@ -15406,7 +15392,7 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
    largest float with its sign. No element is there twice, so the sums of a turn are looked at
    together, after the turn. Of an own payload also: residual <- residual - value, saturated, and
    masked <- 0. */
-GCOMP__HOT GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
+GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float weight)
 {
     float tile[GCOMP__CURSOR + 32];
     const size_t ahead = c->cached ? 0 : 16; /* indices that stay for longer, being fetched */
@@ -15519,8 +15505,7 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
    threads the dense part of all chunks comes first, and one thread adds the payloads. An own
    payload that is not among those of the mean, or for which there is no mean, has a cursor of its
    own. */
-GCOMP__HOT GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call,
-                                                     const gcomp__sink *sink)
+GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
@@ -15791,7 +15776,7 @@ static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value
 
 /* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
    of the sign. */
-GCOMP__HOT static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
+static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
 {
     uint32_t least[2] = {0, 0};
     size_t count[2] = {0, 0}, ties[2], kept = 0;
@@ -15814,8 +15799,8 @@ GCOMP__HOT static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
 
 /* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
    these. */
-GCOMP__HOT static gcomp_result gcomp__dryden_select(const gcomp__call *call,
-                                                    const gcomp_codec *codec, gcomp__selection *s)
+static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec,
+                                         gcomp__selection *s)
 {
     const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
     const size_t most = gcomp__dryden_most(codec, s->n);
@@ -15976,7 +15961,7 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
 
 /* Thins the candidates out: keeps those that may be sent with the present quantum. exact: keeps
    those that are sent, and their values become what is sent. */
-GCOMP__HOT static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
+static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
 {
     gcomp__selection *s = job->s;
     size_t kept = 0;
@@ -16056,8 +16041,8 @@ static void gcomp__wangni_raise(gcomp__wangni *job, size_t most)
    and the sums that the true q is made from. 3. The true q thins the elements out. If the true q
    is below the quantum of the pass, its candidates do not suffice: another pass, with 0.75 of
    the new q. */
-GCOMP__HOT static gcomp_result gcomp__wangni_select(const gcomp__call *call,
-                                                    const gcomp_codec *codec, gcomp__selection *s)
+static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_codec *codec,
+                                         gcomp__selection *s)
 {
     const size_t sample =
         gcomp__min(s->n, gcomp__max(4096, gcomp__min(gcomp__sparse_sample(s->n), 8192)));
@@ -16294,9 +16279,8 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 
      sums    3.0   9.5   0.0   9.5   7.1
      taken         x           x            least = 9.5, ties = 2 */
-GCOMP__HOT static gcomp_result gcomp__blocktopk_select(const gcomp__call *call,
-                                                       const gcomp_codec *codec,
-                                                       gcomp__selection *s)
+static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
+                                            gcomp__selection *s)
 {
     const size_t block = (size_t)codec->param[1], blocks = gcomp__ceil_div(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
@@ -16688,7 +16672,7 @@ static uint64_t gcomp__dct_cosine(uint64_t m, uint64_t n)
 
 /* The wave of a side of n: s(1) cos(pi m / (2 n)) for m < 4 n; then s(0). Of n = 1 there is s(0)
    alone. */
-GCOMP__HOT static void gcomp__dct_wave(float *wave, size_t n)
+static void gcomp__dct_wave(float *wave, size_t n)
 {
     const float unit = 4.656612873077393e-10f; /* 2^-31 */
     const uint64_t scale = gcomp__dct_root(((uint64_t)1 << 63) / n); /* 2^31 sqrt(2 / n) */
@@ -16703,7 +16687,7 @@ GCOMP__HOT static void gcomp__dct_wave(float *wave, size_t n)
 }
 
 /* Row k of C: n cosines, and zeros up to a multiple of 16. */
-GCOMP__HOT static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
+static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
 {
     for (size_t j = 0, m = k; j < n; j++, m += 2 * k) {
         if (m >= 4 * n) m -= 4 * n;
@@ -16879,8 +16863,7 @@ static size_t gcomp__dct_begin(const gcomp__dct_shape *s, size_t chunk)
 
 /* x <- the coefficients of a chunk; half has room for as many. 0: p is not finite. Where a sum
    overflows, p is made smaller first, and what then is too large becomes the largest float. */
-GCOMP__HOT static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half,
-                                         size_t chunk)
+static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, size_t chunk)
 {
     const gcomp__dct_shape *s = &job->shape;
     const gcomp__dct_kernels *k = job->kernels;
@@ -16905,8 +16888,7 @@ GCOMP__HOT static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, fl
 }
 
 /* The k largest of a chunk's coefficients x become s->value and s->index. */
-GCOMP__HOT static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s,
-                                         const float *x)
+static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s, const float *x)
 {
     const size_t c = job->shape.h * job->shape.w, k = job->shape.k;
     size_t ties, columns = 0;
@@ -16925,8 +16907,7 @@ GCOMP__HOT static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selec
 }
 
 /* Writes the places of a chunk. */
-GCOMP__HOT static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to,
-                                             const uint32_t *place)
+static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t *to, const uint32_t *place)
 {
     const uint32_t mask = (uint32_t)gcomp__low_bits(s->low);
     size_t at = s->upper;
@@ -16942,7 +16923,7 @@ GCOMP__HOT static void gcomp__dct_put_places(const gcomp__dct_shape *s, uint8_t 
 }
 
 /* Task: the chunks of a lane. */
-GCOMP__HOT static void gcomp__dct_lane(void *arg, size_t lane)
+static void gcomp__dct_lane(void *arg, size_t lane)
 {
     gcomp__dct_job *job = (gcomp__dct_job *)arg;
     const gcomp__dct_shape *s = &job->shape;
@@ -17041,7 +17022,7 @@ typedef struct gcomp__dct_reader {
 } gcomp__dct_reader;
 
 /* The next place; there is one. */
-GCOMP__HOT static size_t gcomp__dct_next(gcomp__dct_reader *r)
+static size_t gcomp__dct_next(gcomp__dct_reader *r)
 {
     const gcomp__dct_shape *s = r->shape;
     if (!s->bytes) return r->i++;
@@ -17056,8 +17037,8 @@ GCOMP__HOT static size_t gcomp__dct_next(gcomp__dct_reader *r)
 }
 
 /* A view of the values of a payload whose shape was read; s NULL: it has no elements. */
-GCOMP__HOT static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
-                                                 gcomp__view *values)
+static gcomp_result gcomp__dct_values(const gcomp__view *view, const gcomp__dct_shape *s,
+                                      gcomp__view *values)
 {
     const size_t head = s ? gcomp__plus(gcomp__times(s->chunks, s->bytes), GCOMP__DCT_HEAD) : 0;
     double param[GCOMP_PARAMS];
@@ -17148,8 +17129,8 @@ typedef struct gcomp__dct_line {
 } gcomp__dct_line;
 
 /* Adds the coefficients of payload w in row u of a chunk. */
-GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line,
-                                                   size_t w, size_t chunk, size_t u)
+GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line, size_t w,
+                                        size_t chunk, size_t u)
 {
     const gcomp__dct_shape *s = sum->shape;
     const size_t first = u * s->w, n = s->k * s->chunks, from = chunk * s->k;
@@ -17187,9 +17168,8 @@ GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gc
 
 /* tile <- rows r0 .. r0 + rows - 1 of a chunk, their coefficients times `factor`. Returns the bits
    of the largest coefficient. */
-GCOMP__HOT GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk,
-                                                    size_t r0, size_t rows, float factor,
-                                                    float *tile)
+GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
+                                         size_t rows, float factor, float *tile)
 {
     const gcomp__dct_shape *s = sum->shape;
     float out[GCOMP__DCT_SIDE], cosines[GCOMP__DCT_SIDE];
@@ -17223,8 +17203,8 @@ GCOMP__HOT GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, s
 }
 
 /* tile <- rows r0 .. r0 + rows - 1 of a chunk. */
-GCOMP__HOT static void gcomp__dct_inverse(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
-                                          size_t rows, float *tile)
+static void gcomp__dct_inverse(const gcomp__dct_sum *sum, size_t chunk, size_t r0, size_t rows,
+                               float *tile)
 {
     if (gcomp__dct_rows(sum, chunk, r0, rows, 1, tile) < GCOMP__DCT_LARGE) return;
     (void)gcomp__dct_rows(sum, chunk, r0, rows, GCOMP__DCT_DOWN, tile);
@@ -17242,8 +17222,7 @@ typedef struct gcomp__dct_pass {
 } gcomp__dct_pass;
 
 /* `rows` rows of what was decoded go where they belong. i: the first element of the first row. */
-GCOMP__HOT static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size_t i,
-                                       size_t rows)
+static void gcomp__dct_give(const gcomp__dct_pass *pass, const float *tile, size_t i, size_t rows)
 {
     const gcomp__dct_shape *s = &pass->shape;
     const gcomp__sink *sink = pass->sink;
@@ -17256,7 +17235,7 @@ GCOMP__HOT static void gcomp__dct_give(const gcomp__dct_pass *pass, const float 
 }
 
 /* Task: the chunks of a lane. */
-GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_give_lane(void *arg, size_t lane)
+GCOMP__NOINLINE void gcomp__dct_give_lane(void *arg, size_t lane)
 {
     const gcomp__dct_pass *pass = (const gcomp__dct_pass *)arg;
     const gcomp__dct_shape *s = &pass->shape;
@@ -17540,8 +17519,7 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
 
      draws     | batch 0 | batch 1 | ... | batch `sure` - 1 | one by one
      marked    | all                                        | if not drawn before */
-GCOMP__HOT static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words,
-                                              size_t k, size_t n)
+static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
     const size_t few = gcomp__min(k, n - k), sure = few / GCOMP__RANDOM_DRAWS;
     size_t coming[4][GCOMP__RANDOM_DRAWS], i, done;
@@ -17627,7 +17605,7 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 }
 
 /* Commits a chunk: residual <- p, y <- 0; then y <- sum and residual <- 0 for the elements of S. */
-GCOMP__HOT static void gcomp__random_put(void *arg, size_t chunk)
+static void gcomp__random_put(void *arg, size_t chunk)
 {
     const gcomp__random_job *job = (const gcomp__random_job *)arg;
     const gcomp__work *work = job->work;
@@ -18391,8 +18369,8 @@ static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch
 /* The `few` elements of largest estimate, of equal ones the first, in order of index, with their
    estimates as values. Estimates that are zero are left out; so there may be fewer. The result
    lies in the scratch. All workers have the same sums, and find the same elements. */
-GCOMP__HOT static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
-                                                                gcomp__sketch_job *job)
+static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
+                                                     gcomp__sketch_job *job)
 {
     const uint32_t guess = gcomp__sketch_guess(call, job);
     gcomp__sketch_from(call, job, guess);
@@ -18449,7 +18427,7 @@ static size_t gcomp__sketch_scratch(const gcomp_codec *codec, size_t n)
 /* Round 1, of one matrix: finds the candidates in the summed table, keeps their indices in the
    local memory, and gives their p / world to the sum, in the order of the indices. Where fewer than
    job.few estimates are not zero, zeros fill the rest. */
-GCOMP__HOT static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
+static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
 {
     gcomp__sketch_job job =
         gcomp__sketch_job_of(work, matrix, gcomp__sketch_few(work->codec, work->rows * work->cols));
@@ -19285,7 +19263,7 @@ static size_t gcomp__gemm_factor(size_t rank, size_t n)
 }
 
 /* A factor (n x rank), column by column, into panels. The last panel ends with zeros. */
-GCOMP__HOT static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
+static void gcomp__to_panels(float *to, const float *from, size_t n, size_t rank)
 {
     for (size_t i = 0; i < n; i += 16)
         for (size_t c = 0; c < rank; c++, to += 16) {
@@ -19296,7 +19274,7 @@ GCOMP__HOT static void gcomp__to_panels(float *to, const float *from, size_t n, 
 }
 
 /* And back, without the zeros that fill the last panel. */
-GCOMP__HOT static void gcomp__from_panels(float *to, const float *from, size_t n, size_t rank)
+static void gcomp__from_panels(float *to, const float *from, size_t n, size_t rank)
 {
     for (size_t i = 0; i < n; i += 16)
         for (size_t c = 0; c < rank; c++, from += 16)
@@ -19321,7 +19299,7 @@ static void gcomp__to_projected(const gcomp__gemm_kernels *kernels, float *to, c
 
 /* x <- x / |x|; returns |x|. A vector of zeros stays as it is, and so does one whose length is not
    a number; both return 0. */
-GCOMP__HOT static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, size_t n)
+static double gcomp__normalise(const gcomp__gemm_kernels *kernels, float *x, size_t n)
 {
     const double norm = gcomp__sqrt((kernels->dot)(x, x, n));
     if (!(norm > 0)) return 0;
@@ -19337,8 +19315,8 @@ GCOMP__HOT static double gcomp__normalise(const gcomp__gemm_kernels *kernels, fl
    before. Then the subtraction is done again, five times at most. So a column that depends on the
    columns before it becomes noise that is orthogonal to them, or zero. A column of zeros stays
    zero. All workers make the same bits, since allreduce gave all of them the same P. */
-GCOMP__HOT static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
-                                             size_t rank)
+static void gcomp__orthonormalise(const gcomp__gemm_kernels *kernels, float *p, size_t n,
+                                  size_t rank)
 {
     for (size_t c = 0; c < rank; c++) {
         float *v = p + c * n;
