@@ -265,11 +265,9 @@
      e / world. That mean is kept when workers leave with gcomp_save, join, or load saves; a worker
      that dies takes its residual with it. If W workers load the saves of V workers, each loads all
      V saves and takes the mean of the V residuals.
-     If the model has changed since the save (a layer frozen, a head replaced, an embedding grown),
-     give gcomp_load a gcomp_report, on all workers: each tensor takes by its name what fits, and
-     the report says of each other tensor what does not fit and why. Old rows of an embedding that
-     has grown keep their residuals if they are the first rows. Where tensors were renamed or cut,
-     read the residuals with gcomp_residual_get before, and set them with gcomp_residual_set.
+     If the model has changed since the save, give gcomp_load a gcomp_report, on all workers: each
+     tensor takes by its name what fits, and the report says the rest. Where tensors were renamed or
+     cut, read the residuals with gcomp_residual_get before, and set them with gcomp_residual_set.
      While training goes on, between two steps:
        one leaves      it calls gcomp_save and sends the bytes to any other worker, which calls
                        gcomp_take_over: e_j <- e_j + e_i
@@ -539,11 +537,10 @@
                         topk:global=1 where ranges send less, headers counted, and sums can be added
      What two shots cost in training: bench/README.md.
 
-     Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. A step ends when owners have made
-     the means of their ranges, and nothing is sent back. After it a worker has the mean in its own
-     range of a tensor, which gcomp_shard tells; the other elements of its gradient are what they
-     were before. The worker steps its range of the weights, with an optimizer that has state for
-     that range alone. Then you gather the weights: examples/sharded.c.
+     Sharded optimizers (ZeRO, FSDP): use GCOMP_AGGREGATE_SCATTER. After a step a worker has the
+     mean in its own range of a tensor, which gcomp_shard tells; the other elements of its gradient
+     are what they were before. The worker steps its range of the weights, with an optimizer that
+     has state for that range alone. Then you gather the weights: examples/sharded.c.
        scattered      sparse payloads, but not those of blocktopk and dct; block payloads, and
                       uncompressed tensors, of 256 elements or more for each worker. An uncompressed
                       tensor travels as shards of floats: half the bytes of an allreduce
@@ -1717,19 +1714,15 @@ typedef struct gcomp_comm {
               form). A worker receives about k elements and sends its range mean: the elements that
               are not 0, or the whole range if that is shorter
      TWO_SHOT sparse payloads: as SHARDS. Block payloads: the compressed all-reduce of 1-bit Adam.
-              Each worker quantises p range by range. The owner of a range adds the shards and
-              quantises the mean once more, and all gather that. What a worker computes and receives
-              does not grow with the world. Needs comm.alltoallv; see MANY WORKERS in the manual
+              What a worker computes and receives does not grow with the world. Needs comm.alltoallv
      SCATTER  the first half of SHARDS or TWO_SHOT, for sharded optimizers: each worker makes the
-              mean of its own range (gcomp_shard), and nothing comes back: the other elements of
-              the gradient stay as they were. Needs comm.alltoallv, and refuses global=1 and
-              desc.node; see MANY WORKERS in the manual
+              mean of its own range (gcomp_shard), and nothing comes back. Needs comm.alltoallv, and
+              refuses global=1 and desc.node
      AUTO     where comm.alltoallv is given: the form in which a worker receives fewest bytes, if
-              it keeps what the codec promises; see MANY WORKERS in the manual. Else GATHER. Where
-              a gather of many workers would be more than an uncompressed sum, and for one worker
-              alone, who sends nothing, the tensor goes as with none, and what waited in its
-              residual comes out with the gradient. Not with dgc, fetch, dct, vote and powersgd
-              with momentum, which change what the optimizer does
+              it keeps what the codec promises. Else GATHER. Where a gather of many workers would be
+              more than an uncompressed sum, and for one worker alone, who sends nothing, the tensor
+              goes as with none, and what waited in its residual comes out with the gradient
+   Exceptions, and what AUTO chooses from how many workers on: MANY WORKERS in the manual.
    If each worker sends a payload of b bytes, with k elements if it is sparse, a worker receives
      GATHER               b (world - 1) bytes
      TWO_SHOT             2 b (world - 1) / world
@@ -2169,12 +2162,11 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_take_over(gcomp *gc, const void *sa
 /* Gives the object another rank, world and callbacks, between two steps; node NULL: desc.node
    stays.
      residual <- residual * new world / old world, and momentum likewise
-   So sum of residual / world is what it was, if the residuals of workers that left were taken over
-   and new workers have none. If memory for steps was reserved, it is reserved again for the new
-   world. Codecs that a schedule has chosen stay. Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT,
-   GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open where a codec does not
-   suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (of node: allreduce or allgather).
-   On error nothing is changed.
+   So sum of residual / world is what it was. If memory for steps was reserved, it is reserved again
+   for the new world. Codecs that a schedule has chosen stay. Returns GCOMP_OK,
+   GCOMP_INVALID_ARGUMENT, GCOMP_WRONG_STATE inside a step, GCOMP_OUT_OF_MEMORY, or as gcomp_open
+   where a codec does not suit the new workers: GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (of node:
+   allreduce or allgather). On error nothing is changed.
    node is for when the workers of this worker's machine change too: it takes the place of
    desc.node; node->world 0 or 1 says that the worker is alone on its machine. comm is as in desc:
    the transport between machines. What becomes of this worker:
@@ -20320,7 +20312,7 @@ static size_t gcomp__word(const char *s)
     return n;
 }
 
-/* 1 if the `length` letters at s are the name. strcmp would not do: s goes on behind the word. */
+/* 1 if the `length` letters at s are the name; s goes on behind the word. */
 static int gcomp__same(const char *name, const char *s, size_t length)
 {
     return strlen(name) == length && !memcmp(name, s, length);
@@ -21776,7 +21768,7 @@ static gcomp__text gcomp__sentence(gcomp *gc)
     return gcomp__text_in(gc->error, sizeof gc->error);
 }
 
-/* Sets the sentence that gcomp_error will show, and returns the result: return gcomp__fail(...). */
+/* Sets the sentence that gcomp_error will show, and returns the result. */
 static gcomp_result gcomp__fail(gcomp *gc, gcomp_result result, const char *sentence)
 {
     gcomp__text t = gcomp__sentence(gc);
@@ -23890,10 +23882,6 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
 
    Outside of steps an object is IDLE. All functions that change what is kept between steps ask for
    that first, so that a step never sees half of a change.
-     gcomp_residual_set   the residual becomes what the caller gives, the state stays; from NULL:
-                     both become 0
-     gcomp_restart   all tensors: the same; lists and schedule begin anew; a step under way ends
-     gcomp__switch   a tensor goes to another entry of its list, at the end of a commit or in a load
    What a tensor keeps:
      residual   n elements; stays with any codec of its list
      state      | shared: warm start, equal on all workers | momentum, of this worker | zeros |
@@ -24062,7 +24050,7 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
 
      p = grad + residual
 
-     gcomp_compress     reads grad and residual, writes a payload, changes nothing
+     gcomp_compress     payload <- encode(p)
      (any transport)    the user sends payloads, to one receiver or to all
      gcomp_commit       residual <- p - decode(own payload)     grad <- mean of decode(payloads)
      gcomp_give_back    residual <- residual + decode(payload)  if a committed payload was lost
@@ -24186,7 +24174,6 @@ static void gcomp__close_residual(const gcomp *gc, const gcomp__slot *slot,
         gcomp__run_over(gc, slot, residual.floats, residual.words, 1);
 }
 
-/* Reads grad and residual, and writes the payload alone: repeated, it writes the same bytes. */
 GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, const void *grad,
                                       void *payload, size_t capacity, size_t *length)
 {
@@ -26917,9 +26904,6 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
    gcomp__drive is the loop: it carries out the requests of gcomp_step_next through desc.comm, one
    after the other, or starts them and waits (comm.start, test, wait).
      gcomp__exchange_as       begin; for each bucket: ready, progress; finish
-       gcomp_step_ready       encodes
-       gcomp_step_progress    with comm.start: starts what can be started, and looks what is done
-       gcomp_step_finish      gcomp__drive until DONE, then the commit
    With comm.start the requests of a bucket are under way while the next bucket is encoded:
      encode     | bucket 0 | bucket 1 | bucket 2 |          | commit |
      transport             | bucket 0    | bucket 1   | bucket 2 |
@@ -27081,7 +27065,6 @@ static gcomp_result gcomp__drive(gcomp *gc, int waits, int *all)
     return result;
 }
 
-/* Without comm.start a request would be waited for: then all is left to gcomp_step_finish. */
 GCOMP_API gcomp_result gcomp_step_progress(gcomp *gc)
 {
     int all; /* not needed: gcomp_step_finish asks again */
@@ -27397,8 +27380,8 @@ GCOMP_API gcomp_result gcomp_exchange_flat(gcomp *gc, float *grads, const gcomp_
      |        | codecs, entry  | (16 bytes)     |                            | rank 0       |     |
    All words are little-endian. A save has the same length whatever entries the tensors are at, so
    that its length does not change. Sums within the machine (gc->node) hold no state.
-   A save is written between steps only, so that no bucket, round or payload is in it. What is in it
-   are the fields of lifetime `history`, and residual, state and epoch_sum of each tensor.
+   What is in it are the fields of lifetime `history`, and residual, state and epoch_sum of each
+   tensor: no bucket, round or payload.
    ---------------------------------------------------------------------------------------------- */
 
 /* Places in the header of a save, and in its records. Words have 32 bits, but for BYTES, STEP, SEED
@@ -27587,8 +27570,7 @@ static const char gcomp__no_saves[] =
     "with desc.node the first worker of the machine (node.rank 0) saves and loads";
 
 /* Allowed inside a step: residuals and states change in commits only, so that a save is always
-   that of the last commit. Writes from the first byte to the last; the CRC covers all of it. Only
-   rank 0 has the last part, so its saves are longer than those of others. */
+   that of the last commit. */
 GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t *length)
 {
     uint8_t *s = (uint8_t *)save;
@@ -27905,10 +27887,8 @@ static gcomp_result gcomp__check_saved_floats(gcomp *gc, size_t w, const uint8_t
     return GCOMP_OK;
 }
 
-/* Is it a valid save, of these tensors unless some != 0? First the frame of the save, of which each
-   fault has a result of its own, then whose it is, then whether it has room for what it says, then
-   each value. So no check reads what an earlier one has not found to be there. *whole: see
-   gcomp__find_tensors. */
+/* Is it a valid save, of these tensors unless some != 0? Checks come in the order of the banner.
+   *whole: see gcomp__find_tensors. */
 static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, size_t length,
                                       int some, int *whole)
 {

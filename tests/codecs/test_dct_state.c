@@ -312,7 +312,7 @@ static void test_schedules_choose_among_dct(void)
     static const struct { const char *codecs, *schedule, *why; } wrong[] = {
         {"dct|dct:top=8", NULL, "desc.schedule is NULL"},
         {"dct|vote", "bytes:target=300", "keeps a residual and another does not"},
-        {"dct|dgc", "bytes:target=300", "dgc keeps the momentum"}};
+        {"dct|dgc", "bytes:target=300", "a codec of the list keeps the momentum"}};
     gcomp_desc desc;
     memset(&desc, 0, sizeof desc);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

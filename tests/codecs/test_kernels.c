@@ -280,12 +280,12 @@ static void test_absorb_equals_the_plain_loop(void)
                         sink.in.dtype = d.type;
                         sink.in.scale = scales[k % 3];
                         sink.in.residual.floats = k < 9 ? d.residual : NULL;
-                        sink.y = k / 3 == 0 ? NULL : k / 3 == 2 && type == GCOMP_F32 ? d.grad : d.y;
+                        sink.y.floats = k / 3 == 0 ? NULL : k / 3 == 2 && type == GCOMP_F32 ? d.grad : d.y;
                         gcomp__sets[s]->common->absorb(&sink, 0);
                         for (size_t i = 0; i < n; i++) {
                             float p = sum(product(sink.in.scale, before.grad[i]), before.residual[i]);
                             if (sink.in.residual.floats && isfinite(p)) wrong += bits_of(d.residual[i]) != bits_of(p);
-                            if (sink.y) wrong += bits_of(sink.y[i]) != 0;
+                            if (sink.y.floats) wrong += bits_of(sink.y.floats[i]) != 0;
                         }
                         CHECK(wrong == 0);
                         dense_free(&d);
