@@ -20191,13 +20191,6 @@ static int gcomp__values_as_floats(const gcomp_codec *codec)
     return codec->value == gcomp__as_floats()->wire;
 }
 
-/* About how many elements of a mean of n a step with this codec applies; 0: all. */
-static size_t gcomp__applied(const gcomp_codec *codec, size_t n)
-{
-    const gcomp__selector *selector = gcomp__method_of(codec->method)->rules.selector;
-    return selector && selector->applied ? (selector->applied)(codec, n) : 0;
-}
-
 /* The row of the method with this number in payloads; NULL: this build has no such method. */
 static const gcomp__method *gcomp__method_of(unsigned wire)
 {
@@ -21966,6 +21959,13 @@ static void gcomp__rounds_of(const gcomp_codec *codec, uint8_t *rounds, unsigned
     if (m->rules.adapt) (m->rules.adapt)(codec, rounds, flags);
 }
 
+/* About how many elements of a mean of n a step with this codec applies; 0: all. */
+static size_t gcomp__applied(const gcomp_codec *codec, size_t n)
+{
+    const gcomp__selector *selector = gcomp__method_of(codec->method)->rules.selector;
+    return selector && selector->applied ? (selector->applied)(codec, n) : 0;
+}
+
 /* The rounds and flags of a codec, for so many workers. GCOMP_BAD_CODEC or GCOMP_MISSING_CALLBACK
    if the transport cannot carry them. One worker alone needs no transport. A codec may change
    rounds and flags by its parameters (rules.adapt): terngrad:share=1 first finds the largest,
@@ -21984,8 +21984,8 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
         return GCOMP_BAD_CODEC;
     }
     if (gcomp__applied(codec, 1) && gcomp__scatters(d)) {
-        gcomp__say_with(why, "%s:global=1 keeps the largest elements of the whole mean, which no "
-                             "worker has with GCOMP_AGGREGATE_SCATTER",
+        gcomp__say_with(why, "%s:global=1 needs the whole mean, which no worker has with "
+                             "GCOMP_AGGREGATE_SCATTER",
                         m->name);
         return GCOMP_BAD_CODEC;
     }
@@ -24666,19 +24666,14 @@ typedef struct gcomp__border {
     uint64_t wanted, there; /* so many of those between, which are `there` */
 } gcomp__border;
 
+/* A bin has 2 to this power keys: all together have 64 octaves. */
+static unsigned gcomp__bin_shift(size_t bins) { return 29 - gcomp__log2((uint32_t)bins); }
+
 /* The first key of a bin; bin = bins: infinity. */
 static uint32_t gcomp__bin_key(size_t bin, size_t bins)
 {
-    const uint32_t first = 87u << 23, width = (64u << 23) / (uint32_t)bins; /* 2^-40, 64 octaves */
-    return bin == 0 ? 1 : bin == bins ? 0x7f800000u : first + (uint32_t)bin * width;
-}
-
-/* What owner w adds before it rounds: a fraction of 2^32. */
-static uint32_t gcomp__rounding(const gcomp *gc, const gcomp__slot *slot, size_t w)
-{
-    const gcomp_key key =
-        gcomp_key_make(gc->desc.seed, gc->step, (uint32_t)(slot - gc->tensors), 0);
-    return (uint32_t)gcomp__stream(key.shared, GCOMP__PURPOSE_RANGE) + (uint32_t)w * 0x9e3779b9u;
+    const uint32_t key = (87u << 23) + ((uint32_t)bin << gcomp__bin_shift(bins)); /* from 2^-40 */
+    return bin == 0 ? 1 : bin == bins ? 0x7f800000u : key;
 }
 
 /* tally <- how many of the n sums of an owner there are in each bin. The counters are in the
@@ -24688,18 +24683,19 @@ static void gcomp__count_sums(const gcomp *gc, const gcomp__slot *slot, const fl
 {
     const size_t bins = gcomp__bins(slot->at.applied);
     const unsigned low = gcomp__low_part(gc->world);
-    const uint32_t first = 87u << 23, span = 64u << 23, width = span / (uint32_t)bins;
-    size_t *const count = (size_t *)(void *)gcomp__call_in(gc, slot->use.method).scratch;
+    const unsigned shift = gcomp__bin_shift(bins);
+    const uint32_t first = 87u << 23, span = 64u << 23;
+    uint32_t *const count = (uint32_t *)(void *)gcomp__call_in(gc, slot->use.method).scratch;
     memset(count, 0, sizeof *count * bins);
     for (size_t i = 0; i < n; i++) {
         const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
         const uint32_t above = key < first ? 0 : key - first;
-        count[(above < span ? above : span - 1) / width] += key != 0;
+        count[(above < span ? above : span - 1) >> shift] += key != 0;
     }
     if (gcomp__tally_floats(slot) > bins)
         for (size_t bin = 0; bin < bins; bin++) {
             tally[bins + bin] = (float)(count[bin] >> low);
-            count[bin] &= ((size_t)1 << low) - 1;
+            count[bin] &= ((uint32_t)1 << low) - 1;
         }
     for (size_t bin = 0; bin < bins; bin++) tally[bin] = (float)count[bin];
 }
@@ -24709,11 +24705,12 @@ static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, 
 {
     const size_t bins = gcomp__bins(slot->at.applied);
     const int parts = gcomp__tally_floats(slot) > bins;
+    const unsigned low = gcomp__low_part(gc->world);
     gcomp__border border = {1, 1, 0, 1};
     uint64_t larger = 0;
     for (size_t bin = bins; bin-- > 0; larger += border.there) {
-        border.there = (uint64_t)tally[bin];
-        if (parts) border.there += (uint64_t)tally[bins + bin] << gcomp__low_part(gc->world);
+        border.there = (uint32_t)tally[bin];
+        if (parts) border.there += (uint64_t)(uint32_t)tally[bins + bin] << low;
         if (larger + border.there <= slot->at.applied) continue; /* all of them */
         border.least = gcomp__bin_key(bin, bins);
         border.above = gcomp__bin_key(bin + 1, bins);
@@ -24723,9 +24720,10 @@ static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, 
     return border;
 }
 
-/* How many of the n sums of owner w are sent, its largest. */
-static size_t gcomp__sums_within(const gcomp *gc, const gcomp__slot *slot,
-                                 const gcomp__border *border, const float *sums, size_t n, size_t w)
+/* How many of the n sums of an owner are sent, its largest. `part`: what it adds before it rounds,
+   times 2^-32. */
+static size_t gcomp__sums_within(const gcomp__border *border, const float *sums, size_t n,
+                                 uint32_t part)
 {
     uint64_t sent = 0, some = 0;
     for (size_t i = 0; i < n; i++) {
@@ -24734,7 +24732,7 @@ static size_t gcomp__sums_within(const gcomp *gc, const gcomp__slot *slot,
         some += key >= border->least;
     }
     some = (some - sent) * border->wanted; /* times `there` */
-    some += border->there * gcomp__rounding(gc, slot, w) >> 32;
+    some += border->there * part >> 32;
     return (size_t)(sent + some / border->there);
 }
 
@@ -24744,15 +24742,17 @@ static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *s
                                            size_t w, size_t room)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const gcomp__source in = gcomp__plain_source(sums);
+    gcomp__source in = gcomp__plain_source(sums);
+    in.key = gcomp__source_in(gc, slot, NULL, gc->step).key;
     gcomp__selection s = gcomp__selection_in(&call, &in, n, room);
-    const uint64_t key = gcomp__source_in(gc, slot, NULL, gc->step).key.own;
-    const size_t wanted =
-        border->above == 1 ? n : gcomp__sums_within(gc, slot, border, sums, n, w);
+    const uint32_t part = (uint32_t)gcomp__stream(in.key.shared, GCOMP__PURPOSE_RANGE) +
+                          (uint32_t)w * 0x9e3779b9u;
+    const size_t wanted = border->above == 1 ? n : gcomp__sums_within(border, sums, n, part);
     /* cannot fail: sums are finite */
     if (wanted) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, wanted);
     if (s.count > wanted) gcomp__sparse_keep(&s, wanted);
-    s.in.key.own = gcomp__philox_word(key, 0, GCOMP__PURPOSE_RANGE, (uint32_t)gc->world);
+    s.in.key.own =
+        gcomp__philox_word(in.key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)gc->world);
     return s;
 }
 
@@ -24987,16 +24987,17 @@ static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const 
 {
     size_t at = slot->at.own; /* shards, in order */
     for (size_t w = 0; w < work->world; w++) {
-        const gcomp__work part = gcomp__work_in(work, w);
-        const float *mean = gc->mem.acc + slot->at.acc;
-        float *e = part.residual.floats;
+        const size_t begin = gcomp__range(work->n, work->world, w),
+                     n = gcomp__range_size(work->n, work->world, w);
+        const float *mean = gc->mem.acc + slot->at.acc, *y = work->y.floats + begin;
+        float *e = work->residual.floats + begin;
         gcomp__view sent;
-        gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
-        gcomp__sparse_take(&sent, e, part.y.floats);
+        gcomp__open_next(gc, NULL, n, gc->mem.own, &at, &sent);
+        gcomp__sparse_take(&sent, e, y);
         if (w != gc->me || gcomp__values_as_floats(&slot->use.codec)) continue;
-        for (size_t i = 0; i < part.n; i++) {
-            if (part.y.floats[i] == 0) continue;
-            float lost = (mean[i] - part.y.floats[i]) * (float)work->world;
+        for (size_t i = 0; i < n; i++) {
+            if (y[i] == 0) continue;
+            float lost = (mean[i] - y[i]) * (float)gc->desc.comm.world;
             GCOMP__PIN(lost);
             e[i] = gcomp__saturated(e[i] + lost);
         }
@@ -26183,7 +26184,7 @@ static void gcomp__check_tally(gcomp *gc)
         /* written so that NaN fails too */
         if (!(all[i] >= own[i] && all[i] <= GCOMP__COUNTED && (float)(uint32_t)all[i] == all[i]))
             gc->late_error = gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH,
-                                         "comm.allreduce made no sums of the counts of workers");
+                                         "comm.allreduce made no sums of counts");
 }
 
 /* A stage is done. What this worker alone can see stays a late error until answers or totals tell
