@@ -3,7 +3,7 @@
     import array, gcomp
     grad = array.array("f", [1, -2, 3] + 4093 * [0])
     payload = gcomp.encode("int:bits=4", grad)          # 2208 bytes
-    gcomp.decode(payload, grad)                         # grad[1] is -2.14286 now
+    gcomp.decode(payload, grad)                         # grad[1] is -1.83594 now
 
     with gcomp.open("topk:density=0.01", comm=comm) as gc:     # comm: gcomp.Comm, with callables of yours as collectives
         gc.add_tensor("fc1.weight", 784, 1152)
