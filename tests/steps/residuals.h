@@ -30,7 +30,9 @@ static inline void plain_keep(const char *kind, float *x, size_t n)
         const size_t end = i + 128 < n ? i + 128 : n;
         float most = 0;
         for (size_t k = i; k < end; k++) most = fmaxf(most, fabsf(x[k]));
-        volatile float scale = most / 127, factor = scale > 0 ? 1 / scale : 0;
+        volatile float scale = most / 127, factor;
+        if (scale * 127.0 > FLT_MAX) scale = nextafterf(scale, 0); /* a multiple must be finite */
+        factor = scale > 0 ? 1 / scale : 0;
         for (volatile float product = most * factor; product > 127; product = most * factor) factor = nextafterf(factor, 0);
         for (size_t k = i; k < end; k++) x[k] = nearbyintf(x[k] * factor) * scale + 0.0f; /* a code of 0 has no sign */
     }
