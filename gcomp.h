@@ -12671,7 +12671,7 @@ GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4)
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
 GCOMP__KERNEL(levels2_decode, GCOMP__DECODE(gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
 /* Steps of int are bf16; it has no kernels for AVX-512. */
-#define GCOMP__LEVEL_STEP (GCOMP__IN_WIDE ? GCOMP__ONE_FLOAT : GCOMP__STEP)
+#define GCOMP__LEVEL_STEP (GCOMP__IN_WIDE ? (int)GCOMP__ONE_FLOAT : (int)GCOMP__STEP)
 GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__LEVEL_STEP))
 GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__LEVEL_STEP))
 #undef GCOMP__LEVEL_STEP
@@ -26185,7 +26185,8 @@ static void gcomp__check_tally(gcomp *gc)
     const float *own = gc->mem.tally, *all = own + count;
     for (size_t i = 0; i < count && gc->late_error == GCOMP_OK; i++)
         /* written so that NaN fails too */
-        if (!(all[i] >= own[i] && all[i] <= GCOMP__COUNTED && (float)(uint32_t)all[i] == all[i]))
+        if (!(all[i] >= own[i] && all[i] <= (float)GCOMP__COUNTED &&
+              (float)(uint32_t)all[i] == all[i]))
             gc->late_error = gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH,
                                          "comm.allreduce made no sums of counts");
 }

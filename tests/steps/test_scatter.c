@@ -754,7 +754,7 @@ static void test_bytes_are_those_of_the_first_half(void)
             group_step(&g);
             for (size_t w = 0; w < world; w++) {
                 const range r = shard_of(&g, 0, w);
-                const size_t count = r.end - r.begin, payload = 32 + (floats ? 4 * count : (count + 1) / 2 + 4 * ((count + 127) / 128));
+                const size_t count = r.end - r.begin, payload = 32 + (floats ? 4 * count : (count + 1) / 2 + 2 * ((count + 63) / 64));
                 if (w) sent += payload;
                 else received += (world - 1) * payload;
             }
