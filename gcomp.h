@@ -88,7 +88,7 @@
    >>save        all state as bytes
    >>load        a save is checked to the last bit, then taken
    >>workers     another set of workers: they leave, join, and keep what was not sent
-   >>licence
+   >>licence     the terms
    ---------------------------------------------------------------------------------------------- */
 
 #if !defined(GCOMP__PASS) /* the header includes itself once per instruction set, see >>vectors */
@@ -136,8 +136,9 @@
      step            one exchange of all tensors
      commit          the end of a step: it writes the means and the residuals
      collective      one call of allreduce, allgather or alltoallv on all workers
-     round           one collective of a step. A method has one to three rounds; a round gathers
-                     payloads, sums floats or integers, or finds the largest float
+     round           requests of a step that are under way together. A method has one to three
+                     rounds; a round gathers payloads, sums floats or integers, or finds the largest
+                     float. Where means are made by ranges there are up to six, the stages
      bucket          tensors that are sent together, before the rest of the step
      frame           64 bytes that each worker sends before a bucket's payloads: state, digests,
                      sizes
@@ -342,9 +343,9 @@
      done where it saves at least a quarter of what comes in.
 
    ALIGNMENT
-     Pointers to float (y, residual, gradients of type float) are aligned as C wants them, to 4
-     bytes. What is passed as void * or as bytes (payloads, scratch, gradients of the codec layer)
-     may stand anywhere.
+     Residuals, and where their type is float y and the gradients of objects, are aligned as C wants
+     floats, to 4 bytes. Halves, payloads, scratch, and gradients of the codec layer may stand
+     anywhere.
 
    THREADS
      The library starts none. Distinct objects may be used from distinct threads at once, one object
@@ -447,7 +448,8 @@
           sum has one element more, with which gcomp tries allreduce.
           int takes all levels of its bits, also 3, in blocks of 64 (8 bits: 32), with scales of 2
           bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused.
-          topk:global=1 needs comm.allreduce and codes values on both ways: it stays flat.
+          topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
+          does not grow with the workers.
           Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
           gcomp_residual_set. Small residuals are rounded at random. dryden sends its share exactly.
           check_every and the turns of leadertopk and powersgd count the steps of each tensor.
@@ -496,13 +498,13 @@
      back, at most one more or one fewer for each worker; what a worker sent for other places stays
      in its residual. Which are the largest is found by counts of the sums by size, 64 bytes to 8
      KiB a tensor, which one allreduce adds: comm.allreduce is needed too. So what a worker sends
-     does not grow with the workers, but for 32 bytes of frames and lengths, and 42 to 60 of headers
-     for each tensor, shard and sum. Values travel by the value method in both directions; what is
-     lost on the way back is the owner's, as in two shots. Without alltoallv topk:global=1 gathers;
-     with floats as values the bits are the same. Outside of steps topk:global=1 is topk. An element
-     that few workers send waits longer: trained on Fashion-MNIST with density 0.01, the loss is 3 %
-     above that of topk with 4 workers and 5 % with 8 (800 steps), and 12 % with 32 (300 steps), for
-     2, 3 and 6 times fewer bytes. +int:bits=4 changes none of this.
+     does not grow with the workers, but for 112 bytes of frames and lengths for each, and 42 to 60
+     of headers for each tensor, shard and sum. Values travel by the value method in both
+     directions; what is lost on the way back is the owner's, as in two shots. Without alltoallv
+     topk:global=1 gathers; with floats as values the bits are the same. Outside of steps it is
+     topk. An element that few workers send waits longer: trained on Fashion-MNIST with density
+     0.01, the loss is 3 % above that of topk with 4 workers and 5 % with 8 (800 steps), and 12 %
+     with 32 (300 steps), for 2, 3 and 6 times fewer bytes. +int:bits=4 changes none of this.
      leadertopk sends the places of one worker, another one in each step of a tensor, and sums the
      values of all there: what a worker brings to the sums does not grow with the workers. It needs
      nothing but allreduce. A worker that finds the list of places damaged makes the second sum NaN,
@@ -520,9 +522,8 @@
                 that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
                 e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
      So the sum of e / W over the workers is all that was not sent, as it is without two shots.
-     Without feedback e is 0. What is unbiased stays
-     unbiased, with the noise of both shots. With vote the owner adds its own vote to those of the
-     others: the bits are those of the gather.
+     Without feedback e is 0. What is unbiased stays unbiased, with the noise of both shots. With
+     vote the owner adds its own vote to those of the others: the bits are those of the gather.
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
      smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
      scales that are found together (terngrad:share=1).
@@ -620,11 +621,11 @@
                  no paper
      int         residual. bits=8 (4, 3, 2), block=32 (with 4, 3 and 2 bits 64), rounding=nearest
                  (stochastic), range=full (affine, with blocks of four times as many), code=packed
-                 integers at even distances, a scale of 2 bytes a block. All levels of the bits are
-                 used, but rounding at random and coded levels keep to as many above 0 as below.
-                 3 bits go with the other defaults only. 8 bits were first sent by Dettmers: 8-Bit
-                 Approximations for Parallelism in Deep Learning, ICLR 2016, as another type, the
-                 dynamic tree
+                 integers at even distances, a scale of 2 bytes a block (affine: two floats). All
+                 levels of the bits are used, but rounding at random and coded levels keep to as
+                 many above 0 as below. 3 bits go with the other defaults only. 8 bits were first
+                 sent by Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016,
+                 as another type, the dynamic tree
      qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
                  spacing=even (powers: levels that are powers of two, at most 100 of them)
                  Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
@@ -1203,12 +1204,12 @@
                           one instruction set, the best that the compiler's flags enable
    GCOMP_MAX_ISA          leave out the instruction sets above this one: 1 scalar (leaves out NEON
                           too), 2 AVX2, 3 AVX-512; default: leave out none
-   GCOMP_NO_STDLIB        no malloc and no getenv; desc.allocator is required. The C
-                          library must still have float.h, limits.h, stdarg.h, stddef.h, stdint.h,
-                          and of string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
+   GCOMP_NO_STDLIB        no malloc and no getenv; desc.allocator is required. The C library must
+                          still have float.h, limits.h, stdarg.h, stddef.h, stdint.h, and of
+                          string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
    GCOMP_NO_GETENV        do not read GCOMP_ISA from the environment
-   GCOMP_NO_OBJECT        the codec layer alone, and steps of optimizers: no gcomp_open and nothing
-                          that takes a gcomp *; needs no stb_ds.h. Methods without payloads
+   GCOMP_NO_OBJECT        the codec layer alone: no gcomp_open and nothing that takes a gcomp *;
+                          needs no stb_ds.h. Methods without payloads
                           (powersgd, randomk, intsum, ...) are of no use then
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
                           compile these methods alone, and the method none; the names of methods in
@@ -1327,7 +1328,7 @@ extern "C" {
 
    In the order of the layers: codec (vectors to bytes and back), objects (tensors and their
    codecs), tensors (a codec with its residual), step (the mean over all workers, without
-   callbacks), exchange (the same through callbacks), checkpoint, optimizer, statistics.
+   callbacks), exchange (the same through callbacks), checkpoint, statistics.
    The comments use the words of WORDS in the manual. y[n] <- x says that n elements of y are
    written. A pointer that must not be NULL, and is, is GCOMP_INVALID_ARGUMENT.
    ---------------------------------------------------------------------------------------------- */
@@ -1584,8 +1585,7 @@ GCOMP_API size_t gcomp_bound(const gcomp_codec *codec, size_t n, size_t *scratch
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT (also where a sparse codec gets more than 2^32 elements:
    its indices have 32 bits), GCOMP_MISSING_KEY where a method that draws random numbers gets none
    (with one key for all, the errors of workers and steps would be the same, and no mean would
-   reduce them),
-   GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
+   reduce them), GCOMP_DST_TOO_SMALL, GCOMP_SCRATCH_TOO_SMALL, GCOMP_ISA_UNAVAILABLE,
    GCOMP_NEEDS_ROUNDS, or GCOMP_NOT_FINITE. With GCOMP_NOT_FINITE a valid payload of 32 bytes is
    written, a refusal, which decodes to the same error: send it, so that the receiver learns of it.
    Only the payload and the scratch are written. The bits are the same on every instruction set and
@@ -2289,8 +2289,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
          >>decoding      gcomp__end_chunk       codes become floats; a commit: mean and residual
 
-   ONE STEP       gcomp_exchange of topk+int over some workers. Its payloads are gathered: values
-                  that are not floats cannot be added by ranges, see gcomp__choose_mean
+   ONE STEP       gcomp_exchange of topk+int over some workers. Its payloads are gathered: shards of
+                  floats would be longer, see gcomp__received_by_ranges; global=1 goes by RANGES
      >>exchange   gcomp_exchange      gradients come in
                   gcomp__exchange_as  each tensor is made ready; then gcomp_step_finish:
                                       gcomp__drive, the loop over requests, and the commit
@@ -2302,7 +2302,7 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>requests gcomp_step_next     gcomp__advance: the next request of the step
          >>frames        gcomp__put_frame       frames come first
          >>requests      gcomp__next_in_round   then what a round asks for
-       >>requests gcomp_step_done     a request is done; at the end of a round
+       >>requests gcomp_step_done     a request is done; gcomp_step_next ends a round:
          >>frames        gcomp__judge_frames    do all workers agree?
          >>rounds        gcomp__finish_round    what came in is checked (>>residuals,
                                                 gcomp__next_payload), the next round is made
@@ -2314,12 +2314,18 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>step     gcomp__encode_slot
          >>shards        gcomp__encode_ranges   two shots: a payload for each other worker's range
                          gcomp__cut             sparse: one payload, cut at the borders of ranges
-       >>rounds   gcomp__finish_stage lengths, answers, shards, totals, sums, each a collective
-         >>shards        gcomp__add_shards      the owner checks and adds what came for its range
-                         gcomp__pack_sums       and sends the mean back, but for SCATTER
+       >>requests gcomp__next_stage   lengths, answers, shards, counts (global=1), totals, sums are
+                                      made by >>shards, just before each is asked for
+         >>shards        gcomp__pack_shards     the shards, by the worker who gets them
+                         gcomp__pack_sums       the mean of the own range, but for SCATTER
+       >>rounds   gcomp__finish_stage what came is checked
+         >>shards        gcomp__add_shards      the owner adds what came for its range
+                         gcomp__put_tally       global=1: it counts its sums; by all counts
+                                                gcomp__border_by says which are sent
        >>requests gcomp__commit_slot
          >>shards        gcomp__commit_ranges   two shots: means of all ranges, residuals
-                         gcomp__apply_sums      sparse: the means of all ranges
+                         gcomp__apply_sums      sparse: the means of all ranges; global=1:
+                                                gcomp__take_applied, what was not applied stays
                          gcomp__take_shard      SCATTER: the mean of the own range
    ============================================================================================== */
 
@@ -3765,7 +3771,8 @@ typedef struct gcomp__form {
                              usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
     unsigned cut;         /* ONE_BFLOAT: how many of the lowest bits of a scale's float are 0 */
     float constant;       /* the method's own: a threshold, an exponent, ... */
-    float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels */
+    float levels;         /* the largest level: codes are -levels .. levels, or 0 .. levels; of int
+                             to nearest, and affine, one more below */
     int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
     int last_code;        /* GCOMP__UP_TO: the largest valid code without its sign */
     int (*bad_codes)(const uint8_t *codes, size_t bytes); /* OWN_CHECK: 1 if a code is invalid */
@@ -3793,7 +3800,7 @@ enum {
 enum {
     GCOMP__NO_SCALE = 0,
     GCOMP__POWER_OF_TWO = 1, /* 2^(x - 127), x < 255 */
-    GCOMP__ONE_BFLOAT = 2,   /* of either sign; int has it, see >>integers */
+    GCOMP__ONE_BFLOAT = 2,   /* of either sign; see >>method int */
     GCOMP__ONE_FLOAT = 4,
     GCOMP__TWO_FLOATS = 8,
     GCOMP__TWO_LEVELS = 16 /* not a size: a byte, an e4m3 times the float of form.front */
@@ -4162,7 +4169,8 @@ struct gcomp__tile {
     float inverse[GCOMP__TILE / 16], offset[GCOMP__TILE / 16];
     /* What the quantiser measures of each block of the tile ahead, as bits of floats.
        top:  the bits of the largest |p|. For GCOMP__RANGE instead the largest bits of p itself,
-             compared as integers without a sign: those of the smallest p if some p < 0.
+             compared as integers without a sign: those of the smallest p if some p < 0; for int
+             to nearest with range=full the largest key, |p| << 1 with the sign of p as last bit.
        high: GCOMP__RANGE: the largest bits, compared as integers with a sign: those of the largest
              p if some p >= 0. */
     uint32_t top[GCOMP__TILE / 16 + 8], high[GCOMP__TILE / 16]; /* 8 more: stores are of 16 */
@@ -4184,9 +4192,9 @@ typedef struct gcomp__decoding {
 struct gcomp__block_kernels {
     void (*quantise)(gcomp__tile *tile);
     void (*decode)(const gcomp__decoding *d);
-    /* NULL for scales that are floats; else writes the scales of all blocks of a tile, and their
-       inverse to the tile, from the blocks' `top`. The tile has `count` elements from element i on.
-       Returns the bits of the largest |p|. Not called where form.scale_is_step. */
+    /* NULL where form.fit makes the scales; else writes the scales of all blocks of a tile, and
+       their inverse to the tile, from the blocks' `top`. The tile has `count` elements from element
+       i on. Returns the bits of the largest |p|. Not called where form.scale_is_step. */
     uint32_t (*fit)(gcomp__tile *tile, size_t i, size_t count, size_t blocks, uint8_t *scale);
 };
 
@@ -8226,12 +8234,12 @@ GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
    >>measures - what a scale is made from: sums and extremes of p, over a block or a chunk
 
      measure    a group of 16 p adds              the scale of a block, for instance
-     MOST       max_bits <- max(max_bits, |p|)    int: max |p| / levels
+     MOST       max_bits <- max(max_bits, |p|)    int with rounding=stochastic: max |p| / levels
      L1         sum += |p|                        sign: the mean of |p|
      L2         sum += p * p                      qsgd with norm=l2, sign with scale=rms
      MOMENTS    sum += p * p, other += p          terngrad: a clip at some standard deviations
      SIDES      sum += p, or other += -p          onebit: the means above and below 0
-     RANGE      low, high                         int with range=affine
+     RANGE      low, high                         int to nearest, and with range=affine
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 /* Running measures of a block or a chunk, 16 of each kind; which of them run depends on the
@@ -8585,8 +8593,9 @@ typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
      range            1: the scale is made from the smallest and the largest p: bits are compared
                       twice, without sign, where negative p are the largest, and with sign. 2: the
                       scale is that of 16 elements, and `block` is 32: a turn has two blocks, of
-                      which the second is `high`. 3, 4: the scale is made from the p of the largest
-                      |p|, compared as 1, and tops are keys, see gw_turn; 1 and 4 have offsets
+                      which the second is `high`. 3, 4: the scale is made from the p whose |p| is
+                      largest, which is found as with 1, and tops are keys, see t->top; 1 and 4
+                      have offsets
      factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
@@ -9006,8 +9015,7 @@ typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u,
 /* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
    `scale_bytes` those of a block's scale, or STEP or GRID: both are constants, so that this is one
    loop over blocks around two over codes, one for each kind of target. `bytes` is the distance of
-   scales. Blocks of one byte's scale, 32 elements or
-   with two levels 16, have a loop without counts before. */
+   scales. Small blocks, of 32 elements or with two levels 16, have a loop without counts before. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
 GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
                                        size_t code16, size_t scale_bytes)
@@ -9028,8 +9036,10 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     u.constant = view->form.constant;
     u.levels = view->form.levels;
     u.table = view->form.table;
-    for (; bytes == 1 && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
-        gcomp__get_scale(scale++, scale_bytes, bytes, tensor, &u);
+    const int short_ones = scale_bytes == GCOMP__POWER_OF_TWO || two || scale_bytes == GCOMP__STEP;
+    for (; short_ones && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
+        gcomp__get_scale(scale, scale_bytes, bytes, tensor, &u);
+        scale += bytes;
         gv_store(to, (deq)(code, &u, format));
         if (two) gcomp__get_scale(scale++, scale_bytes, bytes, tensor, &u);
         gv_store(to + 16, (deq)(code + code16, &u, format));
@@ -10838,7 +10848,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
    examples/CODECS.md, tests/tools/codecs.h. tests/tools/test_lists.c names what is missing there,
    and tests/README.md which tests a method gets.
-   Numbers in payloads are never used twice: the next free one is 40.
+   Numbers in payloads are never used twice: the next free one is 41.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block encoder, block decoder, parameters, sums of floats
@@ -11652,7 +11662,7 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 #define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
 #endif
 
-/* >>sums of floats: what a worker brings to a sum, and a step of the weights with momentum. */
+/* >>sums of floats: what a worker brings to a sum. */
 #if GCOMP__IN_ONCE
 /* One round, which sums all elements. */
 static size_t gcomp__whole_sum_count(const gcomp_codec *codec, size_t rows, size_t cols, int round,
@@ -11695,11 +11705,11 @@ GCOMP__INLINE const char *gcomp__signs_before_adam(const gcomp_codec *codec)
            "and NaN at high rates; send signs of momentum (1-bit Adam), or use int:bits=4";
 }
 
-/* Of terngrad, and of int:bits=2 and qsgd:levels=1, whose levels are -1, 0 and 1 too. */
+/* Of terngrad and qsgd:levels=1, whose levels are -1, 0 and 1, and of int:bits=2 with four. */
 GCOMP__INLINE const char *gcomp__three_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
-    return "levels of -1, 0 and 1 are coarse for Adam's second moment: 4 to 5 % more loss; use "
+    return "three or four levels are coarse for Adam's second moment: @@MORE@@ % more loss; use "
            "int:bits=4, or eden:bits=2";
 }
 
@@ -12712,7 +12722,7 @@ static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KER
                     affine | d and c, 4 bytes each, of each block | n codes q |
 
    d is rounded to a bf16, to nearest; away from 0 if it is subnormal; towards 0 if d h would be no
-   float. |p - C(p)| <= |d| / 2, but beyond the last level at most 1.02 |d| with 8 bits, 1.17 |d|
+   float. |p - C(p)| <= |d| / 2, but beyond the last level at most 1.5 |d| with 8 bits, 1.19 |d|
    with 4, 1.52 |d| with 3. With 2 bits no block loses more than |p|^2. The numbers 8.15, 4.5, 2.5
    and .4 lose least of normal numbers and of their cubes. Rounding at random must not cut levels
    off, and entropy codes (code= is as in qsgd, for the full range) expect most levels near 0: both
@@ -12792,9 +12802,9 @@ static uint32_t gcomp__fit_peaks(gcomp__tile *t, size_t i, size_t count, size_t 
         const size_t some = gcomp__min(16, blocks - k);
         const gw key = gw_load((const int32_t *)(t->top + k)), size = gw_shr(key, 1);
         const gv peak = gv_of_bits(gw_or(size, gw_shl(key, 31)));
-        /* as gcomp__simple_step: usual are 2^-47 .. 2^100 */
-        const gw small = gw_gt(gw_splat(80 << 23), size);
-        const gw large = gw_gt(size, gw_splat((227 << 23) - 1));
+        /* as gcomp__simple_step: usual are 2^-47 .. 2^100; where squares are added, .. 2^60 */
+        const gw tiny = gw_gt(gw_splat(80 << 23), size);
+        const gw vast = gw_gt(size, gw_splat(((cut > 16 ? 187 : 227) << 23) - 1));
         gv a = gv_short(gv_mul(peak, gv_splat(form->constant)), cut);
         gw even = gw_splat(0); /* -1 where the grid has no zero */
         uint8_t bytes[32];
@@ -12816,7 +12826,7 @@ static uint32_t gcomp__fit_peaks(gcomp__tile *t, size_t i, size_t count, size_t 
         memcpy(scale, bytes, 2 * some);
         gv_store(t->inverse + k, gv_div(gv_splat(1), a));
         most = gcomp__larger(most, gv_most(gv_of_bits(size)));
-        uint32_t rare = gw_signs(gw_or(small, large)) & ((1u << some) - 1);
+        uint32_t rare = gw_signs(gw_or(tiny, vast)) & ((1u << some) - 1);
         for (size_t j = k; rare; j++, rare >>= 1)
             if (rare & 1) (void)gcomp__fit_alone(t, i, count, j, 0);
     }
@@ -12896,8 +12906,9 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
 static void gcomp__full_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
 {
     const int all = !form->scale_is_step; /* all levels, and d has the other sign than m */
-    const float end = -m->low >= m->high ? m->low : m->high; /* of what was measured as a range */
-    const float peak = form->measure == GCOMP__RANGE ? end : gcomp__float(m->max_bits);
+    const float peak = form->measure != GCOMP__RANGE ? gcomp__float(m->max_bits)
+                       : -m->low >= m->high          ? m->low
+                                                     : m->high;
     const double most = (double)gcomp__float(gcomp__bits(peak) & 0x7fffffffu);
     const double step = all ? most * -(double)form->constant : most / (double)form->levels;
     const double levels = (double)form->levels + all; /* h, or h - 1 */
@@ -12906,7 +12917,7 @@ static void gcomp__full_fit(const gcomp__form *form, const gcomp__measured *m, g
         u->a = gcomp__float(gcomp__bits(u->a) - (1u << form->cut));
     u->inverse = 0;
     u->lift = 1;
-    if (!(u->a > 0)) return; /* zeros alone */
+    if (!(u->a > 0)) return; /* zeros, or smaller than a step can be */
     u->lift = gcomp__bits(u->a) < 67u << 23 ? 18446744073709551616.0f : 1; /* 2^64, as step_of */
     u->inverse = 1 / (u->a * u->lift);
     /* without all levels no |p| * inverse may be above `levels`, also where d was cut */
@@ -22578,7 +22589,7 @@ static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slo
         const int floats = gcomp__values_as_floats(&slot->use.codec);
         if (!floats && (!slot->at.applied || desc->no_error_feedback ||
                         gcomp__method_of(slot->use.codec.value)->flags & GCOMP__FIXED_SIZES))
-            return SIZE_MAX; /* as below: what the sums lose would be lost */
+            return SIZE_MAX; /* shards of floats would be longer; or, as below, what sums lose */
         if (slot->at.applied)
             return gcomp__plus(gcomp__tally_bytes(slot, world),
                                gcomp__ranges_bytes(gcomp__shards_bound(slot, world),
@@ -22743,11 +22754,11 @@ static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sum is never longer than
    the floats of its range; with SCATTER it is not sent.
      own       bound                                 the payload as a gather would send it
-     cut       world * head + 4 k + indices          all shards of it; later the sums of all workers
-   Where not all sums are applied there is no payload: the shards lie in own, until the commit.
+     cut       world * head + k values + indices     all shards of it; later the sums of all workers
      out       as cut; two shots: as own             the same shards, by workers
-     shards    head + 4 one + indices                the shard of one worker, for this owner
-     sum       head + 4 all + indices                what one owner sends, or 4 * range as floats */
+     shards    head + values of one + indices        the shard of one worker, for this owner
+     sum       head + values of all + indices        what one owner sends, or 4 * range as floats
+   Where not all sums are applied there is no payload: the shards lie in own, until the commit. */
 static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -23840,6 +23851,7 @@ static void gcomp__say_hints(const gcomp *gc, gcomp__text *t)
         const int none = slot.at.as_none, halves = gcomp__sums_halves(&slot);
         wide += slot.dtype != GCOMP_F32 && !none && gcomp__is_none(&slot.use.codec);
         if (!may || halves) continue; /* a sum of halves is as short as ranges */
+        if (slot.at.applied && !gcomp__may_sum(&gc->desc)) continue; /* ranges need counts */
         gcomp__choose_mean(&slot, &gathers);
         if (!gcomp__fits_ranges(&gc->desc, &slot)) continue;
         const size_t now = none ? gcomp__received_by_sum(&gc->desc, &slot)
@@ -24426,7 +24438,8 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
      a count         all       0 .. 2^24, and no less than the own    mem.tally
      a sum           owners    a payload of its range, or floats added to the gradient
    What each stage leaves in the buffers of worker 1 of 3, with tensors A and B:
-     mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor
+     mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor; where not all
+                                             sums are applied they lie in mem.own
      mem.packed   A0 B0 | A1 B1 | A2 B2      the same, by the worker who gets them
      mem.shards   A1 B1 | A1 B1 | A1 B1      from workers 0, 1, 2: what all have for its range
      mem.acc      A1 B1                      their sums, floats
@@ -26191,6 +26204,36 @@ static void gcomp__check_tally(gcomp *gc)
                                          "comm.allreduce made no sums of counts");
 }
 
+/* The first sum of the first step, and each sum of counts, adds a one of each worker too, behind
+   the numbers of the tensors.
+   A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
+   256 ones (bf16). */
+static void gcomp__judge_trial(gcomp *gc)
+{
+    const gcomp_dtype dtype = gcomp__kind_dtype(gc->trial_kind);
+    const size_t bytes = gcomp__kind_bytes(gc->trial_kind);
+    int8_t byte = 0;
+    uint16_t half = 0;
+    uint32_t word = 0;
+    memcpy(bytes == 1 ? (void *)&byte : bytes == 2 ? (void *)&half : &word, gc->trial_at, bytes);
+    const double sum = (double)(dtype == GCOMP_I8     ? (float)byte
+                                : dtype == GCOMP_I16  ? (float)(int16_t)half
+                                : dtype == GCOMP_F16  ? gcomp__from_half(half)
+                                : dtype == GCOMP_BF16 ? gcomp__float((uint32_t)half << 16)
+                                : dtype == GCOMP_I32  ? (float)(int32_t)word
+                                                      : gcomp__float(word));
+    memset(gc->trial_at, 0, bytes);
+    gc->trial = GCOMP__PASSED;
+    if (dtype == GCOMP_F16 || dtype == GCOMP_BF16 ? sum > 1.5 : sum == (double)gc->world)
+        return;
+    gcomp__text t = gcomp__sentence(gc);
+    gcomp__say(&t, "comm.allreduce makes ");
+    gcomp__say_decimal(&t, sum);
+    gcomp__say_with(&t, " of a one from each of %u workers: it must add, and not average",
+                    (uint64_t)gc->world);
+    gc->late_error = GCOMP_MISSING_CALLBACK;
+}
+
 /* A stage is done. What this worker alone can see stays a late error until answers or totals tell
    all.
      what this worker alone sees       it is told to all        and then
@@ -26225,7 +26268,10 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         gcomp__need_back(gc, sent, came, b->came[gc->me]);
         if (gc->has_tally) gcomp__put_tally(gc);
         break;
-    case GCOMP__COUNTS: gcomp__check_tally(gc); break;
+    case GCOMP__COUNTS:
+        if (*late == GCOMP_OK) gcomp__judge_trial(gc); /* before counts are found to be no sums */
+        gcomp__check_tally(gc);
+        break;
     case GCOMP__TOTALS:
         if (*late != GCOMP_OK) return *late;
         result = gcomp__check_lengths(gc, b->sum, b->came);
@@ -26249,35 +26295,6 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 }
 
 /* ---------------- a round is over */
-
-/* The first sum of the first step adds a one of each worker too, behind the numbers of the tensors.
-   A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
-   256 ones (bf16). */
-static void gcomp__judge_trial(gcomp *gc)
-{
-    const gcomp_dtype dtype = gcomp__kind_dtype(gc->trial_kind);
-    const size_t bytes = gcomp__kind_bytes(gc->trial_kind);
-    int8_t byte = 0;
-    uint16_t half = 0;
-    uint32_t word = 0;
-    memcpy(bytes == 1 ? (void *)&byte : bytes == 2 ? (void *)&half : &word, gc->trial_at, bytes);
-    const double sum = (double)(dtype == GCOMP_I8     ? (float)byte
-                                : dtype == GCOMP_I16  ? (float)(int16_t)half
-                                : dtype == GCOMP_F16  ? gcomp__from_half(half)
-                                : dtype == GCOMP_BF16 ? gcomp__float((uint32_t)half << 16)
-                                : dtype == GCOMP_I32  ? (float)(int32_t)word
-                                                      : gcomp__float(word));
-    memset(gc->trial_at, 0, bytes);
-    gc->trial = GCOMP__PASSED;
-    if (dtype == GCOMP_F16 || dtype == GCOMP_BF16 ? sum > 1.5 : sum == (double)gc->world)
-        return;
-    gcomp__text t = gcomp__sentence(gc);
-    gcomp__say(&t, "comm.allreduce makes ");
-    gcomp__say_decimal(&t, sum);
-    gcomp__say_with(&t, " of a one from each of %u workers: it must add, and not average",
-                    (uint64_t)gc->world);
-    gc->late_error = GCOMP_MISSING_CALLBACK;
-}
 
 /* Makes what a tensor brings to the round that begins.
    If encoding fails here, this gradient does not fit what all workers have found together. */
@@ -28414,7 +28431,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
 #endif /* GCOMP_NO_OBJECT */
 
 /* ------------------------------------------------------------------------------------------------
-   >>licence
+   >>licence - the terms
 
    MIT License. Copyright (c) 2026 the gcomp authors.
 

@@ -23,6 +23,7 @@ static const char usage[] =
     "    --tensors T      matrices of equal size: 8\n"
     "    --workers MOST   at most, up to " ARGS_TEXT(4096) ": 1024. All are objects here: they take memory\n"
     "    --steps S        of which medians are taken: 3\n"
+    "    --csv FILE       build/scale.csv\n"
     "    --help\n";
 
 /* A way to make the mean. */
@@ -266,10 +267,15 @@ int main(int argc, char **argv)
     static cost costs[WAYS][16];
     size_t worlds[16], count = 0;
     uint64_t random = BENCH_SEED;
+    const char *file = "build/scale.csv";
     FILE *csv;
     args_help(argc, argv, usage);
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (!strcmp(argv[i], "--csv") && *value) {
+            file = value;
+            continue;
+        }
         size_t *to = !strcmp(argv[i], "--elements") ? &elements : !strcmp(argv[i], "--tensors") ? &tensors
             : !strcmp(argv[i], "--workers") ? &most_workers : !strcmp(argv[i], "--steps") ? &steps : NULL;
         if (!to) return args_wrong(argv[0], argv[i], NULL);
@@ -284,8 +290,8 @@ int main(int argc, char **argv)
     }
     for (size_t w = 4; w <= most_workers && count < 16; w *= 4) worlds[count++] = w;
     if (!count) return args_clash(argv[0], "--workers is below 4");
-    csv = fopen("build/scale.csv", "w");
-    if (!csv) return fprintf(stderr, "build/scale.csv cannot be written\n"), 1;
+    csv = fopen(file, "w");
+    if (!csv) return fprintf(stderr, "%s cannot be written\n", file), 1;
     fprintf(csv, "way,workers,cpu_seconds,sent,received,frames,messages,collectives,memory");
     for (size_t l = 0; l < NETWORKS; l++) fprintf(csv, ",seconds_%zu", l);
     fprintf(csv, "\n");

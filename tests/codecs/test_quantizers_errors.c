@@ -416,7 +416,7 @@ static void test_rounding_loses_at_most_half_a_step(void)
                 half = fabs((double)a) / 2;
                 if (each == 2) { /* p / a < 0: the side that has one level more */
                     const double beyond = v - (s->levels - ((p[i] < 0) == (a < 0))) * fabs((double)a);
-                    const double most = s->bits == 8 ? 1.02 : s->bits == 4 ? 1.17 : 1.52; /* steps, as the chapter says */
+                    const double most = s->bits == 8 ? 1.5 : s->bits == 4 ? 1.19 : 1.52; /* steps, as the chapter says */
                     if (beyond > half) wrong += b != 0 || (s->bits > 2 && shape != 8 && shape != 3 && beyond > most * fabs((double)a));
                     half = fmax(half, beyond);
                 }
@@ -812,6 +812,27 @@ static void test_large_payloads_hold_what_pieces_of_them_would(void)
     free(small);
 }
 
+/* Its two grids are compared by squares, which overflow long before |p| does: one number among zeros, and many. */
+static void test_two_bits_lose_at_most_what_a_block_is(void)
+{
+    enum { N = 64 * 9 };
+    static const float sizes[] = {1e-30f, 1, 1e15f, 1e18f, 1e19f, 3e19f, 1e20f, 1e25f, 1e30f, 3e38f};
+    static float x[N], y[N];
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t each = 1; each <= 64; each *= 2) { /* so many of a block are not 0 */
+            double lost = 0, whole = 0;
+            for (size_t i = 0; i < N; i++) x[i] = i % 64 < each ? sizes[s] * (float)(1 - 0.9 * uniform(i)) * (i & 1 ? -1 : 1) : 0;
+            const size_t length = encode("int:bits=2", x, NULL, N);
+            CHECK(gcomp_decode(payload, length, y, GCOMP_F32, N, NULL) == GCOMP_OK);
+            for (size_t i = 0; i < N; i++) {
+                lost += ((double)x[i] - y[i]) / sizes[s] * ((double)x[i] - y[i]) / sizes[s];
+                whole += (double)x[i] / sizes[s] * x[i] / sizes[s];
+            }
+            if (lost > whole) printf("# %zu of a block, %g: %g of %g\n", each, (double)sizes[s], lost, whole);
+            CHECK(lost <= whole);
+        }
+}
+
 /* A method whose rounding no formula checks would pass with any digest. */
 static void test_each_block_method_is_compared_with_its_formula(void)
 {
@@ -840,6 +861,7 @@ static void run_on_one_set(void)
     RUN(test_draws_of_neighbours_and_of_keys_are_not_correlated);
     RUN(test_onebit_and_sign_lose_what_their_formulas_say);
     RUN(test_rounding_loses_at_most_half_a_step);
+    RUN(test_two_bits_lose_at_most_what_a_block_is);
     RUN(test_nothing_is_lost_over_a_thousand_steps);
     RUN(test_large_payloads_hold_what_pieces_of_them_would);
     RUN(test_residuals_of_thresholds_stay_within_them);
