@@ -11705,7 +11705,8 @@ GCOMP__INLINE const char *gcomp__signs_before_adam(const gcomp_codec *codec)
            "and NaN at high rates; send signs of momentum (1-bit Adam), or use int:bits=4";
 }
 
-/* Of terngrad, and of qsgd:levels=1, whose levels are -1, 0 and 1 too. */
+/* Of terngrad, of qsgd:levels=1, and of int:bits=2 at random or coded, whose levels are -1, 0 and 1
+   too. */
 GCOMP__INLINE const char *gcomp__three_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -12999,9 +13000,10 @@ static const char *gcomp__int_refuse(const double *param, int values)
 
 static const char *gcomp__int_before_adam(const gcomp_codec *codec)
 {
-    return codec->param[0] == 2 ? "four levels are coarse for Adam's second moment: 2 % more loss; "
-                                  "use int:bits=3, int:bits=4, or eden:bits=2"
-                                : NULL;
+    if (codec->param[0] != 2) return NULL; /* not 2 bits */
+    if (codec->param[2] != 0 || codec->param[4] != 0) return gcomp__three_before_adam(codec);
+    return "four levels are coarse for Adam's second moment: 2 % more loss; use int:bits=4, or "
+           "eden:bits=2";
 }
 
 static const gcomp__method gcomp__row_int = {
