@@ -290,9 +290,9 @@
    DOES COMPRESSING PAY?
      examples/adapters/gcomp_advise.h says it for each tensor, from what the candidates cost on this
      machine and what the link carries. On a fast link the answer is no (make demo prints the
-     break-even for a real model on your machine). The adviser expects a step
-     that encodes, communicates and commits one after the other. It does not know how much accuracy
-     a codec costs: choose the candidates for that.
+     break-even for a real model on your machine). The adviser expects a step that encodes,
+     communicates and commits one after the other. It does not know how much accuracy a codec costs:
+     choose the candidates for that.
 
    TRAINING LOCALLY
      Where even compressed gradients are too many bytes for every step, each worker takes H steps of
@@ -1209,8 +1209,8 @@
                           string.h memcmp, memcpy, memmove, memset, strchr, strcmp, strlen
    GCOMP_NO_GETENV        do not read GCOMP_ISA from the environment
    GCOMP_NO_OBJECT        the codec layer alone: no gcomp_open and nothing that takes a gcomp *;
-                          needs no stb_ds.h. Methods without payloads
-                          (powersgd, randomk, intsum, ...) are of no use then
+                          needs no stb_ds.h. Methods without payloads (powersgd, randomk, intsum,
+                          ...) are of no use then
    GCOMP_ONLY_SIGN, GCOMP_ONLY_TOPK, ...
                           compile these methods alone, and the method none; the names of methods in
                           capitals. gcc then compiles for size, if there is a choice of instruction
@@ -2481,8 +2481,8 @@ GCOMP__OTHERS_END
                   each method gets its own loop; in the portable set NOINLINE, one loop for all
      EACH_WIDTH   a HEAVY function that is compiled for each width of codes, but in builds of some
                   methods, which are small, only once
-     HOT          before another word: compiled for speed where what stands around it is compiled
-                  for size, as is the portable set, and what is compiled once
+     HOT          before another word: compiled for speed in the portable set, which is compiled
+                  for size
 
    The last three depend on the set, and are defined in >>vectors. SMALL_INLINE and FAST_INLINE are
    the two meanings of INLINE. */
@@ -3741,9 +3741,9 @@ typedef struct gcomp__param {
     /* how many bits of the payload's parameter word hold the parameter; 0: it does not travel.
        BLOCK travels as its logarithm, a number as a float (32 bits) */
     int bits;
+    unsigned by;         /* the default is four times as large where parameter `by` is not 0 */
     const char *choices; /* names, each ended by a bar: "nearest|stochastic|" */
     double other;        /* not 0: the default where the codec's first parameter is not 0 */
-    unsigned by;         /* the default is four times as large where parameter `by` is not 0 */
 } gcomp__param;
 
 typedef struct gcomp__method gcomp__method;
@@ -4380,8 +4380,8 @@ static void gcomp__step_of(gcomp__constants *u, double step, double most, double
 
 /* Decoders that forms with different scales share: what they are made with. */
 enum {
-    GCOMP__STEP = 32, /* ONE_FLOAT or ONE_BFLOAT, as the form says */
-    GCOMP__GRID = 64  /* TWO_FLOATS; or ONE_BFLOAT, whose last bit says which grid, see int */
+    GCOMP__ANY_STEP = 32, /* ONE_FLOAT or ONE_BFLOAT, as the form says */
+    GCOMP__ANY_GRID = 64  /* TWO_FLOATS; or ONE_BFLOAT, whose last bit says which grid, see int */
 };
 
 /* The scale of a block to the payload: u->a, or u->a and u->b; of a bf16 the last bit says that b
@@ -4404,14 +4404,14 @@ GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
 }
 
 /* The scale of a block from the payload; what the payload does not have is 1. kind: `bytes`, or
-   TWO_LEVELS, STEP, GRID. The power of two 2^-127, byte 0, is a subnormal float: bit 22 alone.
-   tensor: the float in front. */
+   TWO_LEVELS, ANY_STEP, ANY_GRID. The power of two 2^-127, byte 0, is a subnormal float: bit 22
+   alone. tensor: the float in front. */
 GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t kind, size_t bytes, float tensor,
                                     gcomp__constants *u)
 {
     u->a = u->b = 1;
-    if (kind >= GCOMP__STEP && bytes == GCOMP__ONE_BFLOAT) {
-        const uint32_t x = gcomp__get16(from), halves = kind == GCOMP__GRID ? x & 1 : 0;
+    if (kind >= GCOMP__ANY_STEP && bytes == GCOMP__ONE_BFLOAT) {
+        const uint32_t x = gcomp__get16(from), halves = kind == GCOMP__ANY_GRID ? x & 1 : 0;
         u->a = gcomp__float((x - halves) << 16);
         u->b = halves ? u->a * 0.5f : 0; /* exact */
         return;
@@ -4755,6 +4755,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_MOMENTS 0x40000 /* GCOMP__MOMENTS */
 #define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
 #define GCOMP__OF_OWN_FITS 0x100000 /* kernels->fit */
+#define GCOMP__OF_BFLOATS 0x200000 /* scales of 2 bytes */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4773,7 +4774,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
     X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
     X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
-    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES | GCOMP__OF_OWN_FITS) \
+    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES | GCOMP__OF_OWN_FITS | GCOMP__OF_BFLOATS) \
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
@@ -4859,6 +4860,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_RANGES GCOMP__ANY_OF(GCOMP__OF_RANGES)
 #define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
 #define GCOMP__HAS_OWN_FITS GCOMP__ANY_OF(GCOMP__OF_OWN_FITS)
+#define GCOMP__HAS_BFLOATS GCOMP__ANY_OF(GCOMP__OF_BFLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
@@ -8692,7 +8694,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count,
 {
     const gcomp__encode_job *job = t->job;
     const gcomp__form *form = &job->form;
-    const int bfloats = GCOMP__HAS_RANGES && form->scale_bytes == GCOMP__ONE_BFLOAT;
+    const int bfloats = GCOMP__HAS_BFLOATS && form->scale_bytes == GCOMP__ONE_BFLOAT;
     const int keys = bfloats && form->measure == GCOMP__RANGE; /* in `top`, see gw_turn */
     const int range = GCOMP__HAS_RANGES && form->measure == GCOMP__RANGE && !bfloats;
     const size_t block = form->block;
@@ -9013,17 +9015,18 @@ static void gcomp__encode(void *arg, size_t chunk)
 typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
 
 /* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
-   `scale_bytes` those of a block's scale, or STEP or GRID: both are constants, so that this is one
-   loop over blocks around two over codes, one for each kind of target. `bytes` is the distance of
-   scales. Small blocks, of 32 elements or with two levels 16, have a loop without counts before. */
+   `scale_bytes` those of a block's scale, or ANY_STEP or ANY_GRID: both are constants, so that this
+   is one loop over blocks around two over codes, one for each kind of target. `bytes` is the
+   distance of scales. Small blocks, of 32 elements or with two levels 16, have a loop without
+   counts before. */
 #define gcomp__decode_groups GCOMP__F(decode_groups)
 GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequantiser deq, int format,
                                        size_t code16, size_t scale_bytes)
 {
     const gcomp__view *view = d->view;
-    const int two = scale_bytes == GCOMP__TWO_LEVELS;
+    const int two = scale_bytes == GCOMP__TWO_LEVELS, any = scale_bytes >= GCOMP__ANY_STEP;
     const size_t block = scale_bytes ? (size_t)1 << view->shift : SIZE_MAX;
-    const size_t bytes = two ? 1 : scale_bytes < GCOMP__STEP ? scale_bytes : view->form.scale_bytes;
+    const size_t bytes = two ? 1 : any ? view->form.scale_bytes : scale_bytes;
     const uint8_t *scale = view->scales + (d->first >> view->shift) * bytes;
     const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
     const uint8_t *code = d->codes;
@@ -9036,7 +9039,8 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     u.constant = view->form.constant;
     u.levels = view->form.levels;
     u.table = view->form.table;
-    const int short_ones = scale_bytes == GCOMP__POWER_OF_TWO || two || scale_bytes == GCOMP__STEP;
+    const int short_ones =
+        two || scale_bytes == GCOMP__POWER_OF_TWO || scale_bytes == GCOMP__ANY_STEP;
     for (; short_ones && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
         gcomp__get_scale(scale, scale_bytes, bytes, tensor, &u);
         scale += bytes;
@@ -10018,7 +10022,8 @@ GCOMP__EACH_WIDTH gcomp_result gcomp__look_at_codes(const gcomp__form *form, con
     return GCOMP_OK;
 }
 
-/* gcomp__read_groups with the width, and narrow K, as constants. K = 0 where there are gaps. */
+/* gcomp__read_groups with the width, and narrow K, as constants where that is common. K = 0 where
+   there are gaps. */
 #define gcomp__read_any GCOMP__F(read_any)
 GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
                                     const uint64_t *map, uint8_t *codes)
@@ -10841,7 +10846,7 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    family asks for. tests/builds/check_without.sh makes that build, and compares its bits. These
    fields of a form have a family:
      scale_first = 1   OF_SCALE_FIRST        check = OWN_CHECK, whole_groups   OF_OWN_CHECKS
-     stochastic = 1    OF_DRAWS              scale_bytes = 1, front            OF_BYTE_SCALES, ...
+     stochastic = 1    OF_DRAWS              scale_bytes = 1, 2, or front      OF_BYTE_SCALES, ...
      code              OF_CODES              measure                           OF_L1, ...
    The chapter of fp8 is a model of a block method: a scale first, codes of 32 floats that were
    multiplied by 1 / scale; natural is one without a scale, topk that of a sparse method.
@@ -11418,7 +11423,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
     if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
-    if (GCOMP__HAS_RANGES && each == GCOMP__ONE_BFLOAT) { /* may be negative */
+    if (GCOMP__HAS_BFLOATS && each == GCOMP__ONE_BFLOAT) { /* may be negative */
         for (const uint8_t *s = view->scales; s < view->codes; s += 2)
             most = gcomp__larger(most, (gcomp__get16(s) & 0x7fffu) << 16);
     } else if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
@@ -11635,8 +11640,8 @@ static const gcomp__payload gcomp__no_payload = {NULL};
 static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 
 /* >>parameters: how a row writes them. They are initialisers of gcomp__param: name, kind, default,
-   smallest, largest, bits in the payload's parameter word (0: it does not travel), choices, the
-   default where the first parameter of the row is not 0, and the parameter `by`.
+   smallest, largest, bits in the payload's parameter word (0: it does not travel), the parameter
+   `by`, choices, and the default where the first parameter of the row is not 0.
 
      NUMBER     a real number           COUNT      a whole number
      BLOCKS     a size of blocks        BLOCKS_OR  the same; the default depends on others
@@ -11644,20 +11649,20 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
      CODE       the entropy code of levels, in the order of GCOMP__PACKED, ... */
 #define GCOMP__NUMBER(name, initial, low, high, bits) \
     { \
-        name, GCOMP__REAL, initial, low, high, bits, NULL, 0, 0 \
+        name, GCOMP__REAL, initial, low, high, bits, 0, NULL, 0 \
     }
 #define GCOMP__COUNT(name, initial, low, high, bits) \
     { \
-        name, GCOMP__WHOLE, initial, low, high, bits, NULL, 0, 0 \
+        name, GCOMP__WHOLE, initial, low, high, bits, 0, NULL, 0 \
     }
 #define GCOMP__BLOCKS_OR(name, initial, other, by) \
     { \
-        name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, NULL, other, by \
+        name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, by, NULL, other \
     }
 #define GCOMP__BLOCKS(name, initial) GCOMP__BLOCKS_OR(name, initial, 0, 0)
 #define GCOMP__ONE_OF(name, initial, last, bits, choices) \
     { \
-        name, GCOMP__CHOICE, initial, 0, last, bits, choices, 0, 0 \
+        name, GCOMP__CHOICE, initial, 0, last, bits, 0, choices, 0 \
     }
 #define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
 #endif
@@ -12392,7 +12397,7 @@ static const gcomp__payload gcomp__twobit_payload = {
     gcomp__block_check, gcomp__block_decode};
 static const gcomp__method gcomp__row_twobit = {
     "twobit", 10, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES | GCOMP__WAITS,
-    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, NULL, 0, 0},
+    {{"threshold", GCOMP__AUTO, 0.5, 1e-22, 1e22, 32, 0, NULL, 0},
      GCOMP__NUMBER("rate", 0, 0, 1, 0)},
     GCOMP__KERNELS(twobit), &gcomp__twobit_payload, &gcomp__gathered,
     {gcomp__twobit_form, NULL, gcomp__signs_before_adam, gcomp__twobit_adapt, NULL,
@@ -12682,7 +12687,7 @@ GCOMP__KERNEL(stochastic4_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 4)
 GCOMP__KERNEL(stochastic8_quantise, gcomp__tile *t, gcomp__stochastic_tile(t, 8))
 GCOMP__KERNEL(levels2_decode, GCOMP__DECODE(gcomp__levels_deq, 2, 4, GCOMP__ONE_FLOAT))
 /* Steps of int are bf16; it has no kernels for AVX-512. */
-#define GCOMP__LEVEL_STEP (GCOMP__IN_WIDE ? (int)GCOMP__ONE_FLOAT : (int)GCOMP__STEP)
+#define GCOMP__LEVEL_STEP (GCOMP__IN_WIDE ? (int)GCOMP__ONE_FLOAT : (int)GCOMP__ANY_STEP)
 GCOMP__KERNEL(levels4_decode, GCOMP__DECODE(gcomp__levels_deq, 4, 8, GCOMP__LEVEL_STEP))
 GCOMP__KERNEL(levels8_decode, GCOMP__DECODE(gcomp__levels_deq, 8, 16, GCOMP__LEVEL_STEP))
 #undef GCOMP__LEVEL_STEP
@@ -12776,7 +12781,7 @@ GCOMP__INLINE gv gcomp__lost_on_grid(gv lost, gv p, gv middle, gv d, gv half)
 /* What a block loses on the grid without a zero, of step d > 0, less what it loses on the one with
    a zero, of step a. Zeros behind the last element count as elements. */
 #define gcomp__lost_more GCOMP__F(lost_more)
-GCOMP__INLINE float gcomp__lost_more(const float *p, size_t count, float d, float a)
+GCOMP__HEAVY float gcomp__lost_more(const float *p, size_t count, float d, float a)
 {
     const gv one = gv_splat(d), half = gv_splat(d * 0.5f), middle = gv_splat(a * -0.5f);
     const gv other = gv_abs(gv_splat(a)), other_half = gv_abs(middle);
@@ -12876,8 +12881,8 @@ GCOMP__EACH_WIDTH void gcomp__affine_decode(const gcomp__decoding *d, int bits, 
 {
     gcomp__decode_groups(d, gcomp__affine_deq, bits, 2 * (size_t)bits, scale);
 }
-GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 2, GCOMP__GRID))
-GCOMP__KERNEL(levels3_decode, GCOMP__DECODE(gcomp__levels3_deq, 3, 6, GCOMP__STEP))
+GCOMP__KERNEL(affine2_decode, const gcomp__decoding *d, gcomp__affine_decode(d, 2, GCOMP__ANY_GRID))
+GCOMP__KERNEL(levels3_decode, GCOMP__DECODE(gcomp__levels3_deq, 3, 6, GCOMP__ANY_STEP))
 GCOMP__KERNEL(affine4_decode,
               const gcomp__decoding *d, gcomp__affine_decode(d, 4, GCOMP__TWO_FLOATS))
 GCOMP__KERNEL(affine8_decode,
@@ -16337,7 +16342,7 @@ static const gcomp__payload gcomp__blocktopk_payload = {
 static const gcomp__method gcomp__row_blocktopk = {
     "blocktopk", 29, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__SELECTS,
     {GCOMP__NUMBER("density", 0.01, 1e-9, 1, 0),
-     {"block", GCOMP__BLOCK, 256, 16, GCOMP_CHUNK, 0, NULL, 0}},
+     {"block", GCOMP__BLOCK, 256, 16, GCOMP_CHUNK, 0, 0, NULL, 0}},
     GCOMP__KERNELS(blocktopk), &gcomp__blocktopk_payload, &gcomp__gathered,
     {NULL, &gcomp__blocktopk_selector, gcomp__few_before_adam, NULL, NULL,
      gcomp__blocktopk_refuse}};
@@ -18040,7 +18045,7 @@ static uint32_t gcomp__sketch_insert(const gcomp__sketch_job *job, size_t first,
 /* The first parameters of sketch and of fetch: param[0], param[1] and param[2]. */
 #define GCOMP__SKETCH_PARAMS \
     GCOMP__NUMBER("density", 0.001, 1e-9, 1, 0), GCOMP__ONE_OF("rows", 2, 3, 0, "1|3|5|7|"), \
-    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, NULL, 0, 0}
+    {"columns", GCOMP__AUTO, 0, 16, 268435456, 0, 0, NULL, 0}
 
 /* The rows of a table. The parameter is the number of a name: 0, 1, 2, 3 for 1, 3, 5, 7 rows. */
 static size_t gcomp__sketch_rows(const gcomp_codec *codec)
@@ -19695,7 +19700,7 @@ static const gcomp__sums gcomp__powersgd_sums = {
     gcomp__powersgd_odd,          gcomp__powersgd_goes_on};
 static const gcomp__method gcomp__row_powersgd = {
     "powersgd", 6, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
-    {{"rank", GCOMP__AUTO, 4, 1, 64, 0, NULL, 0, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
+    {{"rank", GCOMP__AUTO, 4, 1, 64, 0, 0, NULL, 0}, GCOMP__COUNT("alternate", 0, 0, 1, 0),
      GCOMP__NUMBER("momentum", 0, 0, 0.9999, 0), GCOMP__COUNT("share", 8, 1, 64, 0)},
     GCOMP__KERNELS(powersgd), &gcomp__powersgd_payload, &gcomp__powersgd_sums,
     {NULL, NULL, gcomp__powersgd_before_adam, gcomp__powersgd_adapt}};
@@ -22538,13 +22543,19 @@ static size_t gcomp__shards_bound(const gcomp__slot *slot, size_t world)
                                             : slot->at.own_bytes;
 }
 
+/* How many of n elements of a sparse tensor can have a sum, at most: k from each worker. */
+static size_t gcomp__most_sums(const gcomp__slot *slot, size_t n, size_t world)
+{
+    return gcomp__min(gcomp__times(slot->at.k, world), n);
+}
+
 /* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
    where these are shorter. With SCATTER nothing. */
 static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const size_t range = gcomp__range(slot->n, world, 1);
-    const size_t all = gcomp__min(gcomp__times(slot->at.k, world), range); /* elements, at most */
+    const size_t all = gcomp__most_sums(slot, range, world);
     if (gcomp__scatters(desc)) return 0;
     if (slot->at.two_shot) return slot->at.own_bytes / world;
     return gcomp__min(GCOMP__HEADER + 4 * range, GCOMP__HEADER + 10 +
@@ -22770,8 +22781,7 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
     const size_t one = gcomp__min(slot->at.k, range); /* elements of a shard */
     /* elements of a sum, at most */
-    const size_t all =
-        gcomp__scatters(desc) ? 0 : gcomp__min(gcomp__times(slot->at.k, world), range);
+    const size_t all = gcomp__scatters(desc) ? 0 : gcomp__most_sums(slot, range, world);
     slot->at.own = plan->own;
     slot->at.cut = plan->cut;
     slot->at.acc = plan->acc;
@@ -22816,7 +22826,12 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     if (scratch) gcomp__raise(&plan->scratch, gcomp__plus(scratch, 64));
     if (slot->use.floats) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (slot->at.own_bytes) gcomp__place_shards(plan, slot, desc);
-    else gcomp__raise(&plan->tally, gcomp__tally_floats(slot));
+    else if (slot->at.applied) { /* a gathered mean is looked at range by range */
+        const size_t world = (size_t)desc->comm.world, range = gcomp__range(slot->n, world, 1);
+        gcomp__raise(&plan->tally, gcomp__tally_floats(slot));
+        gcomp__raise(&plan->scratch,
+                     gcomp__selection_bytes(gcomp__most_sums(slot, range, world) + 32));
+    }
 }
 
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
@@ -24686,6 +24701,8 @@ typedef struct gcomp__border {
     uint64_t wanted, there; /* so many of those between, which are `there` */
 } gcomp__border;
 
+static const gcomp__border gcomp__all_sums = {1, 1, 0, 1};
+
 /* A bin has 2 to this power keys: all together have 64 octaves. */
 static unsigned gcomp__bin_shift(size_t bins) { return 29 - gcomp__log2((uint32_t)bins); }
 
@@ -24696,37 +24713,13 @@ static uint32_t gcomp__bin_key(size_t bin, size_t bins)
     return bin == 0 ? 1 : bin == bins ? 0x7f800000u : key;
 }
 
-/* tally <- how many of the n sums of an owner there are in each bin. The counters are in the
-   scratch, where a selection has more of them. */
-static void gcomp__count_sums(const gcomp *gc, const gcomp__slot *slot, const float *sums, size_t n,
-                              float *tally)
-{
-    const size_t bins = gcomp__bins(slot->at.applied);
-    const unsigned low = gcomp__low_part(gc->world);
-    const unsigned shift = gcomp__bin_shift(bins);
-    const uint32_t first = 87u << 23, span = 64u << 23;
-    uint32_t *const count = (uint32_t *)(void *)gcomp__call_in(gc, slot->use.method).scratch;
-    memset(count, 0, sizeof *count * bins);
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
-        const uint32_t above = key < first ? 0 : key - first;
-        count[(above < span ? above : span - 1) >> shift] += key != 0;
-    }
-    if (gcomp__tally_floats(slot) > bins)
-        for (size_t bin = 0; bin < bins; bin++) {
-            tally[bins + bin] = (float)(count[bin] >> low);
-            count[bin] &= ((uint32_t)1 << low) - 1;
-        }
-    for (size_t bin = 0; bin < bins; bin++) tally[bin] = (float)count[bin];
-}
-
 /* The border, by the counts of all owners. */
 static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, const float *tally)
 {
     const size_t bins = gcomp__bins(slot->at.applied);
     const int parts = gcomp__tally_floats(slot) > bins;
     const unsigned low = gcomp__low_part(gc->world);
-    gcomp__border border = {1, 1, 0, 1};
+    gcomp__border border = gcomp__all_sums;
     uint64_t larger = 0;
     for (size_t bin = bins; bin-- > 0; larger += border.there) {
         border.there = (uint32_t)tally[bin];
@@ -24740,40 +24733,64 @@ static gcomp__border gcomp__border_by(const gcomp *gc, const gcomp__slot *slot, 
     return border;
 }
 
-/* How many of the n sums of an owner are sent, its largest. `part`: what it adds before it rounds,
-   times 2^-32. */
-static size_t gcomp__sums_within(const gcomp__border *border, const float *sums, size_t n,
+/* How many of an owner's sums are sent, its largest, of those from border->least on. `part`: what
+   it adds before it rounds, times 2^-32. */
+static size_t gcomp__sums_within(const gcomp__border *border, const gcomp__selection *s,
                                  uint32_t part)
 {
-    uint64_t sent = 0, some = 0;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t key = gcomp__bits(sums[i]) & 0x7fffffffu;
-        sent += key >= border->above;
-        some += key >= border->least;
-    }
-    some = (some - sent) * border->wanted; /* times `there` */
+    uint64_t sent = 0, some;
+    for (size_t i = 0; i < s->count; i++)
+        sent += (gcomp__bits(s->value[i]) & 0x7fffffffu) >= border->above;
+    some = (s->count - sent) * border->wanted; /* times `there` */
     some += border->there * part >> 32;
     return (size_t)(sent + some / border->there);
 }
 
-/* Selects those of the n sums of owner w that are sent; `room`: for so many at most. */
-static gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot,
-                                           const gcomp__border *border, const float *sums, size_t n,
-                                           size_t w, size_t room)
+/* Selects those of the n sums of owner w that are sent. */
+GCOMP__NOINLINE gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp__slot *slot,
+                                                    const gcomp__border *border, const float *sums,
+                                                    size_t n, size_t w)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+    const size_t most = gcomp__most_sums(slot, n, gc->world);
     gcomp__source in = gcomp__plain_source(sums);
     in.key = gcomp__source_in(gc, slot, NULL, gc->step).key;
-    gcomp__selection s = gcomp__selection_in(&call, &in, n, room);
-    const uint32_t part = (uint32_t)gcomp__stream(in.key.shared, GCOMP__PURPOSE_RANGE) +
-                          (uint32_t)w * 0x9e3779b9u;
-    const size_t wanted = border->above == 1 ? n : gcomp__sums_within(border, sums, n, part);
+    gcomp__selection s = gcomp__selection_in(&call, &in, n, most + 32);
     /* cannot fail: sums are finite */
-    if (wanted) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, wanted);
-    if (s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    if (n) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, most);
+    if (border->above > 1) {
+        const uint32_t part = (uint32_t)gcomp__stream(in.key.shared, GCOMP__PURPOSE_RANGE) +
+                              (uint32_t)w * 0x9e3779b9u;
+        const size_t wanted = gcomp__sums_within(border, &s, part);
+        if (!wanted) s.count = 0;
+        else if (s.count > wanted) gcomp__sparse_keep(&s, wanted);
+    }
     s.in.key.own =
         gcomp__philox_word(in.key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)gc->world);
     return s;
+}
+
+/* tally <- how many of the n sums of owner w there are in each bin. The counters are those of the
+   selection. */
+static void gcomp__count_sums(const gcomp *gc, const gcomp__slot *slot, const float *sums, size_t n,
+                              size_t w, float *tally)
+{
+    const gcomp__selection s = gcomp__choose_sums(gc, slot, &gcomp__all_sums, sums, n, w);
+    const size_t bins = gcomp__bins(slot->at.applied);
+    const unsigned low = gcomp__low_part(gc->world), shift = gcomp__bin_shift(bins);
+    const uint32_t first = 87u << 23, span = 64u << 23;
+    memset(s.bins, 0, sizeof *s.bins * bins);
+    for (size_t i = 0; i < s.count; i++) {
+        const uint32_t key = gcomp__bits(s.value[i]) & 0x7fffffffu;
+        const uint32_t above = key < first ? 0 : key - first;
+        s.bins[(above < span ? above : span - 1) >> shift]++;
+    }
+    if (gcomp__tally_floats(slot) > bins)
+        for (size_t bin = 0; bin < bins; bin++) {
+            tally[bins + bin] = (float)(s.bins[bin] >> low);
+            s.bins[bin] &= ((size_t)1 << low) - 1;
+        }
+    for (size_t bin = 0; bin < bins; bin++) tally[bin] = (float)s.bins[bin];
 }
 
 /* Counts the sums of all tensors of which not all are applied, when the shards are added:
@@ -24786,7 +24803,7 @@ static void gcomp__put_tally(gcomp *gc)
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++)
         if (slot->now.grad && slot->at.own_bytes && slot->at.applied)
             gcomp__count_sums(gc, slot, gc->mem.acc + slot->at.acc,
-                              gcomp__range_size(slot->n, gc->world, gc->me),
+                              gcomp__range_size(slot->n, gc->world, gc->me), gc->me,
                               gc->mem.tally + slot->now.tally);
     memcpy(gc->mem.tally + b->tally, gc->mem.tally, 4 * b->tally);
 }
@@ -24794,14 +24811,12 @@ static void gcomp__put_tally(gcomp *gc)
 /* Writes the sums of the own range, sparse if that is shorter than floats. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
-    const size_t world = gc->world, n = gcomp__range_size(slot->n, world, gc->me);
-    /* elements that can have a sum, at most: k from each worker */
-    const size_t most = gcomp__min(gcomp__times(slot->at.k, world), n);
+    const size_t n = gcomp__range_size(slot->n, gc->world, gc->me);
     float *const sums = gc->mem.acc + slot->at.acc;
-    gcomp__border border = {1, 1, 0, 1}; /* all that are not 0 */
+    gcomp__border border = gcomp__all_sums;
     if (slot->at.applied)
         border = gcomp__border_by(gc, slot, gc->mem.tally + gc->bucket->tally + slot->now.tally);
-    const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, sums, n, gc->me, most + 32);
+    const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, sums, n, gc->me);
     const size_t dense = 4 * s.n; /* bytes of the sums as floats */
     /* sparse, if that takes at least one byte less than floats */
     gcomp_result result =
@@ -24985,16 +25000,14 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
     memset(all, 0, 4 * floats);
     for (size_t w = 0; w < world; w++) {
         gcomp__count_sums(gc, slot, y + gcomp__range(slot->n, world, w),
-                          gcomp__range_size(slot->n, world, w), own);
+                          gcomp__range_size(slot->n, world, w), w, own);
         for (size_t i = 0; i < floats; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
     for (size_t w = 0; w < world && border.above > 1; w++) {
         float *const part = y + gcomp__range(slot->n, world, w);
         const size_t n = gcomp__range_size(slot->n, world, w);
-        const gcomp__selection s =
-            gcomp__choose_sums(gc, slot, &border, part, n, w,
-                               gcomp__sparse_room(&slot->use.codec, slot->n));
+        const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, part, n, w);
         memset(part, 0, 4 * n);
         for (size_t i = 0; i < s.count; i++) part[s.index[i]] = s.value[i];
     }
@@ -26209,9 +26222,8 @@ static void gcomp__check_tally(gcomp *gc)
 }
 
 /* The first sum of the first step, and each sum of counts, adds a one of each worker too, behind
-   the numbers of the tensors.
-   A transport that averages, or that does nothing, is found by it. Sums of halves stop to grow at
-   256 ones (bf16). */
+   the numbers of the tensors. A transport that averages, or that does nothing, is found by it. Sums
+   of halves stop to grow at 256 ones (bf16). */
 static void gcomp__judge_trial(gcomp *gc)
 {
     const gcomp_dtype dtype = gcomp__kind_dtype(gc->trial_kind);
@@ -28365,8 +28377,8 @@ static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *nod
     return !prepared || gcomp__reserve(next) == GCOMP_OK;
 }
 
-/* Gives back what `gone` has and `stays` has not: the object as it was, and as
-   it will be. After a failure `gone` is the latter. */
+/* Gives back what `gone` has and `stays` has not: the object as it was, and as it will be. After a
+   failure `gone` is the latter. */
 static void gcomp__drop_other(gcomp *gone, const gcomp *stays, gcomp__memory *memory)
 {
     gcomp__release(memory, gone->frames, gone->frames_bytes);

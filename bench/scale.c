@@ -169,7 +169,10 @@ static void reduce(fleet *f, int largest)
 {
     const size_t count = f->request[0].count;
     float *all = f->request[0].recv;
-    if (f->request[0].dtype != GCOMP_F32) exit(1);
+    if (f->request[0].dtype != GCOMP_F32) { /* comm.allreduce_dtypes names no other type */
+        fprintf(stderr, "a sum of type %d\n", (int)f->request[0].dtype);
+        exit(1);
+    }
     for (size_t w = 1; w < f->world; w++) {
         const float *one = f->request[w].recv;
         for (size_t i = 0; i < count; i++) all[i] = !largest ? all[i] + one[i] : one[i] > all[i] ? one[i] : all[i];
@@ -233,7 +236,10 @@ static cost measure(const way *way, size_t world)
     f.gc = calloc(f.world, sizeof *f.gc);
     f.request = calloc(f.world, sizeof *f.request);
     f.grads = malloc(4 * f.world * elements);
-    if (!f.gc || !f.request || !f.grads) exit(1);
+    if (!f.gc || !f.request || !f.grads) {
+        fprintf(stderr, "no memory for %zu workers\n", f.world);
+        exit(1);
+    }
     for (size_t w = 0; w < f.world; w++) open_worker(&f, w, way->codec);
     step(&f, 0); /* memory is written to for the first time */
     must(gcomp_stats(f.gc[0], &before), &f, "gcomp_stats");

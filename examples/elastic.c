@@ -335,7 +335,8 @@ int main(int argc, char **argv)
     if (!o.alone && o.world) return args_clash(argv[0], "--world needs --rank or --join");
     if (!o.root[0]) {
         char port[8] = "7077";
-        if (!o.alone && gcomp_sockets_free_port(port)) return 1;
+        const int error = o.alone ? 0 : gcomp_sockets_free_port(port);
+        if (error) return fprintf(stderr, "no port on 127.0.0.1: %s\n", strerror(error)), 1;
         snprintf(o.root, sizeof o.root, "127.0.0.1:%s", port);
     }
     return o.alone ? work(&o, &digest) : run_all(&o);

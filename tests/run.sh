@@ -418,14 +418,14 @@ on_windows() {
 }
 
 long_tests() {
-    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=40 -max_len=4096 $out/corpus tests/edges/corpus
+    [ -n "$clang" ] && with "libFuzzer, bounded" $out/fuzz $out/fuzz -runs=200000 -max_total_time=60 -max_len=4096 $out/corpus tests/edges/corpus
     for name in $long; do
         set=$(sets_of $name)
         [ $name = test_indices ] && set=$best # 2^32 elements take half a minute
         program "$name, long${set:+ on $set}" $name "$set" $plain "$plain_gcc" .long "env TEST_LONG=1 "
     done
     others=$(echo $sets | tr ' ' '\n' | grep -vxF $best | tr '\n' ' ')
-    for name in $names; do # what a method computes, on all sets; the rest of the library, on the one that the library chooses, below
+    for name in $names; do # what methods compute, on the other sets; all below, on the set that the library chooses, under sanitizers
         is_in $name "$whole $once $every" || [ "$best" = "$sets" ] && continue
         ! computes $name || program "$name on $others" $name "$others" $plain "$plain_gcc" .sets
     done

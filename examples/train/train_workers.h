@@ -77,7 +77,11 @@ static inline int train_sockets_begin(train_workers *w)
         return 1;
     }
     if (w->rank < 0) {
-        if (!w->root && gcomp_sockets_free_port(port) != 0) return 1;
+        error = w->root ? 0 : gcomp_sockets_free_port(port);
+        if (error) {
+            fprintf(stderr, "no port on 127.0.0.1: %s\n", strerror(error));
+            return 1;
+        }
         fflush(stdout);
         w->rank = 0;
         for (int rank = 1; rank < w->world && w->rank == 0; rank++) {

@@ -104,10 +104,10 @@ for name in threads sockets advise recover try nccl; do
     printf '#include "gcomp_%s.h"\nint main(void) { return 0; }\n' $name >$out/adapter.c
     std=c99
     [ $name = nccl ] && std=c11 # the stand-ins have variables of a thread
-    for tool in $CC clang; do
+    for tool in $CC clang clang-19; do
         command -v $tool >/dev/null && try $tool -std=$std -fsyntax-only $strict -Wstrict-prototypes -I. $out/adapter.c
     done
-    for with in "$CXX c++11" "clang++ c++11" "clang++-19 c++20"; do
+    for with in "$CXX c++11" "$CXX c++20" "clang++ c++11" "clang++-19 c++20"; do
         tool=${with% *}
         command -v $tool >/dev/null && try $tool -x c++ -std=${with#* } -fsyntax-only $strict -Wold-style-cast -I. $out/adapter.c
     done

@@ -202,18 +202,24 @@ static size_t plain_global(float *y, const float *x, size_t n, size_t world, siz
     return all;
 }
 
+/* A group of one tensor with global=1; value: "", or the value method with a plus before it. */
+static void open_global(group *g, size_t world, const gcomp_desc *desc, size_t n, double density, const char *value)
+{
+    char text[64];
+    const char *codec[1];
+    snprintf(text, sizeof text, "topk:density=%g,global=1%s", density, value);
+    codec[0] = text;
+    group_open(g, world, desc, codec, &n, 1);
+}
+
 static void check_global(size_t world, size_t n, double density, int shape, gcomp_aggregate aggregate)
 {
     static float e[8][ROOM], p[8][ROOM], sent[8][ROOM], sum[ROOM], kept[ROOM];
     const gcomp_desc desc = desc_of(aggregate);
     const size_t k = (size_t)ceil(density * (double)n * (1 - ldexp(1, -40)));
     const float part = 1.0f / (float)world;
-    char text[64];
-    const char *codec[1];
     group g;
-    snprintf(text, sizeof text, "topk:density=%g,global=1", density);
-    codec[0] = text;
-    group_open(&g, world, &desc, codec, &n, 1);
+    open_global(&g, world, &desc, n, density, "");
     memset(e, 0, sizeof e);
     for (uint64_t step = 0; step < 4; step++) {
         group_fill(&g, step);
@@ -291,12 +297,8 @@ static void check_global_values(const char *value, size_t world, size_t n, doubl
     const size_t k = (size_t)ceil(density * (double)n * (1 - ldexp(1, -40)));
     const float part = 1.0f / (float)world;
     size_t wrong = 0, applied = 0;
-    char text[64];
-    const char *codec[1];
     group g;
-    snprintf(text, sizeof text, "topk:density=%g,global=1%s", density, value);
-    codec[0] = text;
-    group_open(&g, world, &desc, codec, &n, 1);
+    open_global(&g, world, &desc, n, density, value);
     memset(e, 0, sizeof e);
     for (uint64_t step = 0; step < 4; step++) {
         group_fill(&g, step);
