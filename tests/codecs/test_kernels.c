@@ -737,14 +737,15 @@ static void test_counts_of_sums_are_exact_beyond_what_a_float_holds(void)
     CHECK(gcomp__tally_floats(slot) == 2048 && gcomp__low_part(WORLD) == 12);
     for (size_t i = 0; i < ALL; i++) sums[i] = i % (ALL / TWOS) ? -1.0f : 2.0f;
     for (int w = 0; w < WORLD; w++) { /* sums of floats, as an allreduce makes them */
-        gcomp__count_sums(gc, slot, sums, ALL, own);
+        gcomp__count_sums(gc, slot, sums, ALL, (size_t)w, own);
         for (size_t i = 0; i < 2048; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
     CHECK(border.there == (uint64_t)WORLD * ONES && border.wanted == K - (uint64_t)WORLD * TWOS);
     CHECK(border.least <= 0x3f800000u && border.above > 0x3f800000u && border.above <= 0x40000000u);
+    const gcomp__selection all_of_them = {.value = sums, .count = ALL};
     for (size_t w = 0; w < WORLD; w++) {
-        const size_t within = gcomp__sums_within(&border, sums, ALL, 0x12345678u + (uint32_t)w * 0x9e3779b9u);
+        const size_t within = gcomp__sums_within(&border, &all_of_them, 0x12345678u + (uint32_t)w * 0x9e3779b9u);
         sent += within;
         least = within < least ? within : least;
         most = within > most ? within : most;
