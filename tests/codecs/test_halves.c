@@ -18,10 +18,14 @@ static uint16_t half_rounded(gcomp_dtype dtype, float x)
 
 static float half_as_float(gcomp_dtype dtype, uint16_t h)
 {
-    const uint32_t exponent = h >> 10 & 31, fraction = h & 1023;
+    static float made[65536];
     if (dtype == GCOMP_BF16) return float_of((uint32_t)h << 16);
-    const float x = exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
-    return h & 0x8000 ? -x : x;
+    for (uint32_t u = made[1] == 0 ? 0 : 65536; u < 65536; u++) {
+        const uint32_t exponent = u >> 10 & 31, fraction = u & 1023;
+        const float x = exponent ? ldexpf((float)(1024 + fraction), (int)exponent - 25) : ldexpf((float)fraction, -24);
+        made[u] = u & 0x8000 ? -x : x;
+    }
+    return made[h];
 }
 
 enum { MOST = 65536 + 531, WORKERS = 11, GUARD = 64 };
@@ -39,15 +43,6 @@ static unsigned char payload[WORKERS][GCOMP_BOUND(MOST)], scratch[GCOMP_SCRATCH(
 static unsigned char room[2 * MOST + 2 * GUARD + 2], before[sizeof room];
 static const void *list[WORKERS];
 static size_t lengths[WORKERS];
-
-/* Number i of a list of normal numbers that begins anew after 65521. */
-static float some_normal(uint64_t i)
-{
-    static float made[65521];
-    if (made[0] == 0)
-        for (size_t j = 0; j < 65521; j++) made[j] = normal(j);
-    return made[i % 65521];
-}
 
 static gcomp_exec exec_with(size_t bytes, int threads)
 {
@@ -330,14 +325,13 @@ static gradients gradients_of(const gcomp *gc)
     return g_of;
 }
 
-static void fill_gradients(gradients *to, gcomp_dtype dtype, uint64_t seed)
+static void fill_gradient(gradients *to, gcomp_dtype dtype, uint64_t seed, size_t t)
 {
-    for (size_t t = 0; t < TENSORS; t++)
-        for (size_t i = 0; i < to->n[t]; i++) {
-            const float x = some_normal(seed * 1000003 + t * 9973 + i);
-            to->half[t][i] = half_rounded(dtype, mix(i + seed) % 37 ? x : x * 3e4f); /* means may saturate with a residual */
-            to->plain[t][i] = half_as_float(dtype, to->half[t][i]);
-        }
+    for (size_t i = 0; i < to->n[t]; i++) {
+        const float x = some_normal(seed * 1000003 + t * 9973 + i);
+        to->half[t][i] = half_rounded(dtype, mix(i + seed) % 37 ? x : x * 3e4f); /* means may saturate with a residual */
+        to->plain[t][i] = half_as_float(dtype, to->half[t][i]);
+    }
 }
 
 static void free_gradients(gradients *g_of)
@@ -369,12 +363,10 @@ static void check_commit(const char *text, gcomp_dtype dtype, size_t n, size_t c
     gradients at = gradients_of(floats);
     for (uint64_t step = 0; step < 2; step++) {
         for (size_t t = 0; t < TENSORS; t++) {
-            fill_gradients(&at, dtype, 5 * step);
             for (size_t w = count; w-- > 0;) { /* the last one made is number 0, the own */
                 const uint64_t key = step * WORKERS + w;
                 size_t length = 0;
-                if (w) fill_gradients(&at, dtype, 7 * key);
-                else fill_gradients(&at, dtype, step);
+                fill_gradient(&at, dtype, w ? 7 * key : step, t);
                 CHECK(gcomp_compress(floats, t, key, at.plain[t], payload[w], sizeof payload[w], &lengths[w]) == GCOMP_OK);
                 CHECK(gcomp_compress(halves, t, key, at.half[t], scratch, sizeof scratch, &length) == GCOMP_OK);
                 CHECK(length == lengths[w] && !memcmp(payload[w], scratch, length));
@@ -524,7 +516,8 @@ static void check_steps(const char *text, gcomp_dtype dtype, const setting *of)
     }
     for (uint64_t step = 0; step < 3 && !test_errors; step++) {
         const size_t skipped = step == 1 ? 0 : TENSORS; /* none but in step 1 */
-        for (size_t w = 0; w < of->world; w++) fill_gradients(&at[w], dtype, 10 * step + w);
+        for (size_t w = 0; w < of->world; w++)
+            for (size_t t = 0; t < TENSORS; t++) fill_gradient(&at[w], dtype, 10 * step + w, t);
         take_step(floats, at, of, 0, skipped);
         take_step(halves, at, of, 1, skipped);
         for (size_t w = 0; w < of->world; w++)

@@ -114,7 +114,7 @@ static inline float gradient_at(uint64_t step, size_t w, size_t t, size_t i)
     const uint64_t common = mix(step * 64 + t) + i, own = mix(step * 64 + t + 16 * (w + 1)) + i;
     if (i / 200 % 5 == 3) return 0;
     if (step % 7 == 2 && i == 77) return 1e20f;
-    return normal(common % 100000) * 0.3f + normal(own % 100000) * (i / 128 % 3 == 1 ? 1e-3f : 0.5f);
+    return some_normal(common) * 0.3f + some_normal(own) * (i / 128 % 3 == 1 ? 1e-3f : 0.5f);
 }
 
 static inline void group_fill(group *g, uint64_t step)

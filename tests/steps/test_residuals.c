@@ -36,9 +36,10 @@ static size_t not_rounded(const char *kind, const char *codec, const float *kept
     memcpy(plain, x, 4 * n);
     plain_keep(kind, plain, n);
     if (!strcmp(kind, "fp32") || keeps_to_nearest(kind, codec)) return memcmp(kept, plain, 4 * n) != 0;
+    double most = 0; /* of the block of 128 */
     for (size_t i = 0; i < n; i++) {
-        double most = 0;
-        for (size_t j = i / 128 * 128; j < i / 128 * 128 + 128 && j < n; j++) most = fmax(most, fabs((double)x[j]));
+        if (i % 128 == 0) most = 0;
+        for (size_t j = i; i % 128 == 0 && j < i + 128 && j < n; j++) most = fmax(most, fabs((double)x[j]));
         if (!strcmp(kind, "bf16")) bad += !is_beside(kept[i], x[i]);
         else bad += !(fabs((double)kept[i] - (double)x[i]) <= most / 127 * (1 + 1e-4) + 2e-45 * 128) || (x[i] == 0 && kept[i] != 0);
     }

@@ -258,6 +258,15 @@ static inline float normal(uint64_t i)
     return (float)(sqrt(-2 * log(uniform(2 * i))) * cos(6.283185307179586 * uniform(2 * i + 1)));
 }
 
+/* The same for many elements: the list begins anew after 100000. */
+static inline float some_normal(uint64_t i)
+{
+    static float made[100000];
+    if (made[0] == 0)
+        for (size_t j = 0; j < 100000; j++) made[j] = normal(j);
+    return made[i % 100000];
+}
+
 /* Element i of n of a gradient, in one of 8 shapes: normal, zero, one huge element, subnormal, all
    equal, heavy tails, signs and zeros, huge everywhere. Then the residual that goes with it. */
 static inline float shaped_gradient(int shape, size_t i, size_t n)
