@@ -335,7 +335,7 @@ static void check_global_values(const char *value, size_t world, size_t n, doubl
                 wrong += memcmp(&mean[i], (float *)g.grad[w][0] + i, 4) || memcmp(&e[w][i], tensor_residual(g.gc[w], 0) + i, 4);
             }
     }
-    if (wrong) printf("# %s, world %d, n %d: %d wrong\n", text, (int)world, (int)n, (int)wrong);
+    if (wrong) printf("# topk%s, world %d, n %d: %d wrong\n", value, (int)world, (int)n, (int)wrong);
     CHECK(wrong == 0 && applied > 0);
     group_close(&g);
 }
