@@ -77,6 +77,7 @@
    >>describe    what an object tells: tensors, statistics, and what a codec would send
    >>state       what tensors keep between steps: other codecs of a list, reset, restart
    >>residuals   one tensor is compressed and committed, with any transport
+   >>bundles     the payloads of several tensors, behind one header
    >>shards      the mean made by ranges of elements: owners add shards, and send their sums to all
    >>decisions   how rank 0 moves tensors along their lists of codecs
    >>frames      what workers compare before they send anything else
@@ -143,10 +144,13 @@
      frame           64 bytes that each worker sends before a bucket's payloads: state, digests,
                      sizes
      digest          a CRC-32C of something that must be equal on all workers
-     range           consecutive elements of a tensor whose mean one worker, their owner, makes for
+     range           consecutive elements of a bundle whose mean one worker, their owner, makes for
                      all
-     shard           what one worker sends for one range: the part of a sparse payload that falls
-                     into the range, or in two shots a payload of its own
+     bundle          tensors of a bucket that have the same codec: their payloads travel as one, and
+                     ranges are cut from all their elements in a row, see MANY WORKERS
+     portion         the elements of a tensor that lie in one range
+     shard           what one worker sends for one range: the parts of sparse payloads that fall
+                     into the range, or in two shots a payload of their own
      range mean      the mean of one range, made by its owner: the sum of all shards, each times
                      1 / world
      two shots       a mean by ranges of block payloads: each worker quantises once, and the owner
@@ -435,6 +439,8 @@
             gcomp_result_name                       GCOMP_RESULTS lists names and values
             gcomp_isa_available                     any call returns GCOMP_ISA_UNAVAILABLE
             gcomp_input.reserved                    nothing
+          Tensors of a bucket with the same codec travel together, and ranges (gcomp_shard) are cut
+          from all of them.
           The scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below 0 is unknown (0.3:
           0). gcomp_step.number. scale, epoch, batch and number are the same on all workers: a
           worker's own weight is gcomp_step.samples.
@@ -479,7 +485,7 @@
      fp16 and bf16, from three workers on, with GCOMP_AGGREGATE_AUTO: they go in two shots, if there
      is comm.alltoallv. Else one allreduce sums the halves of all workers, if comm.allreduce_dtypes
      names the type; else they are gathered, which from four workers on sends as many bytes as an
-     uncompressed allreduce, or more. Tensors of fewer than 256 elements for each worker are summed,
+     uncompressed allreduce, or more. Bundles of fewer than 256 elements for each worker are summed,
      or gathered.
      In a sum a worker brings C(f p), f = 2^-k with f * world <= 1, and keeps p - C(f p) / f. What
      the transport rounds off in the sum is in no residual; with two shots it is. So sums cost
@@ -488,6 +494,12 @@
      a step). A sum that is not finite is GCOMP_NOT_FINITE: with fp16 the mean must be below 65504.
 
    MANY WORKERS
+     Tensors of a bucket that have the same codec are a bundle: what they send to a worker is one
+     payload, with one header and one checksum, and ranges are cut from all of them together. So
+     many small tensors cost hardly more bytes than one large tensor, and ranges stay long enough
+     among thousands of workers. Each tensor begins at a multiple of 128 elements, with blocks of
+     its own: no scale is made from two tensors. Other buckets have other ranges, and with them
+     other bits of two shots and of topk:global=1.
      What a worker receives in a gather grows with the number of workers.
      Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
      for all, and receives about k elements for that. The range means come back sparse, or dense
@@ -499,7 +511,7 @@
      in its residual. Which are the largest is found by counts of the sums by size, 64 bytes to 8
      KiB a tensor, which one allreduce adds: comm.allreduce is needed too. So what a worker sends
      does not grow with the workers, but for 112 bytes of frames and lengths for each, and 42 to 60
-     of headers for each tensor, shard and sum. Values travel by the value method in both
+     of headers for each bundle, shard and sum. Values travel by the value method in both
      directions; what is lost on the way back is the owner's, as in two shots. Without alltoallv
      topk:global=1 gathers; with floats as values the bits are the same. Outside of steps it is
      topk. An element that few workers send waits longer: trained on Fashion-MNIST with density
@@ -525,7 +537,7 @@
      Without feedback e is 0. What is unbiased stays unbiased, with the noise of both shots. With
      vote the owner adds its own vote to those of the others: the bits are those of the gather.
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
-     smaller than that. Tensors of fewer than 256 elements for each worker are gathered, and so are
+     smaller than that. Bundles of fewer than 256 elements for each worker are gathered, and so are
      scales that are found together (terngrad:share=1).
      With AUTO no worker receives more than an uncompressed sum would bring. Where a gather would be
      more, the tensor goes as with none: without comm.alltoallv from 8 n / b + 1 workers on, if a
@@ -546,8 +558,10 @@
      are what they were before. The worker steps its range of the weights, with an optimizer that
      has state for that range alone. Then you gather the weights: examples/sharded.c.
        scattered      sparse payloads, but not those of blocktopk and dct; block payloads, and
-                      uncompressed tensors, of 256 elements or more for each worker. An uncompressed
-                      tensor travels as shards of floats: half the bytes of an allreduce
+                      uncompressed tensors, in bundles of 256 elements or more for each worker. All
+                      workers own as much of a bundle, and perhaps nothing of a tensor. An
+                      uncompressed tensor travels as shards of floats: half the bytes of an
+                      allreduce
        not scattered  all others: every worker has the whole mean, also in its own range
        mean           a sum of floats, whatever the type of the gradient; it is not quantised, so
                       that for block payloads it is q, and not C(q)
@@ -582,10 +596,10 @@
      While the backward pass makes the gradients of the first layers, those of the last layers can
      travel. desc.bucket_bytes cuts the tensors, from the last one on, into buckets. Buckets are
      sent one after the other, each as soon as its tensors are ready. Use only a few buckets: each
-     has its frame and its collectives. The bits are those of one bucket, except where the transport
-     does not add floats in the order of ranks: in a ring that order depends on the place of an
-     element, and so does the rounding. With comm.start, test and wait (non-blocking collectives;
-     for MPI examples/adapters/gcomp_mpi.h and examples/overlap.c):
+     has its frame and its collectives. The bits are those of one bucket, except by ranges (MANY
+     WORKERS), and where the transport does not add floats in the order of ranks: in a ring that
+     order depends on the place of an element, and so does the rounding. With comm.start, test and
+     wait (non-blocking collectives; for MPI examples/adapters/gcomp_mpi.h and examples/overlap.c):
        gcomp_step_begin
        for each layer, the last first: make its gradient; gcomp_step_ready; gcomp_step_progress
        gcomp_step_finish
@@ -880,7 +894,7 @@
       4     1   version, 1
       5     1   method (the numbers in the list below)
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
-                checksum present; others zero
+                checksum present, bit 2 several: of steps alone, see below; others zero
       7     1   of a sparse method (5, 22 to 24, 27 to 29, 31, 38) the number of the value method: 1
                 to 4, 7, 10 to 13, 15, 17, 18, 35 to 37 or 40; else 0
       8     8   n, number of elements
@@ -900,6 +914,11 @@
        magic         1  sign       n = 20                    11 bytes of body          B = log2(16)
        00 00 00 00   00 00 c0 3f   00 00 80 3e   02 00 08
        no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
+   Steps send a payload of several, flag bit 2, where tensors of a bundle go to one worker. n is the
+   sum of their elements. The body is that of each tensor, back to back, as its own payload would
+   have it. Of sparse methods, of coded levels and of eden the length of each body but the last
+   stands before it, in 4 bytes. A body of a sum of a sparse method is n floats if it has 4 n bytes.
+   Which tensors there are, and their elements, the receiver knows.
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative, and so may the bf16 of int
@@ -1857,7 +1876,8 @@ GCOMP_API const char *gcomp_warning(const gcomp_codec *codec, gcomp_optimizer op
 
 /* The range of a tensor that belongs to a worker: elements *begin .. *end - 1, counted through the
    whole tensor. *begin == *end: an empty range. The ranges of workers 0 .. world - 1 lie one behind
-   the other and cover the tensor; they change with the number of workers alone, see gcomp_regroup.
+   the other and cover the tensor. They are cut from all tensors of its bundle, see MANY WORKERS:
+   ask when all tensors are added, and again when the workers change (gcomp_regroup).
    With GCOMP_AGGREGATE_SCATTER a worker has the mean in its own range after a step. Tensors that
    are not scattered have the mean everywhere, also in the range; so have all tensors with another
    aggregate, for which the ranges are the same. Returns GCOMP_OK, or GCOMP_INVALID_ARGUMENT (a
@@ -2304,8 +2324,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
          >>requests      gcomp__next_in_round   then what a round asks for
        >>requests gcomp_step_done     a request is done; gcomp_step_next ends a round:
          >>frames        gcomp__judge_frames    do all workers agree?
-         >>rounds        gcomp__finish_round    what came in is checked (>>residuals,
-                                                gcomp__next_payload), the next round is made
+         >>rounds        gcomp__finish_round    what came in is checked (>>bundles,
+                                                gcomp__next_body), the next round is made
        >>requests gcomp_step_commit   nothing fails any more
                   gcomp__commit_slot  the mean into the gradient, the rest into the residual
            >>scattering  gcomp__sparse_decode   payloads are added by cursors on their indices
@@ -20648,7 +20668,8 @@ GCOMP_API size_t gcomp_codec_format(const gcomp_codec *codec, char *text, size_t
    decoders test nothing, and a mean is never half added. The bytes must not change in between.
    ---------------------------------------------------------------------------------------------- */
 
-enum { GCOMP__REFUSED = 1, GCOMP__SEALED = 2 }; /* flags of a payload: it has no body; a checksum */
+/* Flags of a payload: it has no body; a checksum; bodies of several tensors, see >>bundles. */
+enum { GCOMP__REFUSED = 1, GCOMP__SEALED = 2, GCOMP__SEVERAL = 4 };
 
 /* Words 0 and rank + 1 of one random function: `shared` is the same on all workers, `own` is not.
    rank + 1 wraps to 0 for the rank 2^32 - 1 alone, which no world has. */
@@ -20835,7 +20856,8 @@ static gcomp_result gcomp__header(const uint8_t *p, size_t length, gcomp__view *
     if (memcmp(p, "GCMP", 4)) return GCOMP_NOT_A_PAYLOAD;
     if (p[4] != 1) return p[4] ? GCOMP_UNSUPPORTED_VERSION : GCOMP_NOT_A_PAYLOAD;
     view->flags = p[6];
-    if (view->flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED)) return GCOMP_RESERVED_BITS;
+    if (view->flags & ~(unsigned)(GCOMP__REFUSED | GCOMP__SEALED | GCOMP__SEVERAL))
+        return GCOMP_RESERVED_BITS;
     view->method = gcomp__method_of(p[5]);
     if (!view->method || !view->method->payload->decode) return GCOMP_UNKNOWN_METHOD; /* sums */
     view->value = p[7] ? gcomp__method_of(p[7]) : NULL;
@@ -20874,6 +20896,7 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
                                                                       : GCOMP_OK;
     }
     GCOMP__TRY(gcomp__header(p, length, view, &count, &bytes));
+    if (view->flags & GCOMP__SEVERAL) return GCOMP_RESERVED_BITS; /* steps alone know the tensors */
     if (count != n) return GCOMP_COUNT_MISMATCH;
     if (bytes > length - GCOMP__HEADER) return GCOMP_TRUNCATED;
     if (bytes < length - GCOMP__HEADER) return GCOMP_TRAILING_BYTES;
@@ -21509,6 +21532,7 @@ typedef struct gcomp__entry {
     uint8_t rounds[3];   /* kinds of rounds */
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
+    int varies;          /* 1: payloads of n elements have different lengths */
     const char *warms;   /* NULL, or how not to send more in the first epochs: "warmup=0" */
     int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
     int unpacks;         /* 1: a small residual is floats while the method is at work */
@@ -21541,6 +21565,7 @@ typedef struct gcomp__places {
     size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
+    size_t world;          /* workers for which all of this was chosen */
     size_t k;              /* elements of a sparse payload, at most */
     size_t applied;        /* of its mean about so many elements are applied; 0: all */
     int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
@@ -21548,7 +21573,16 @@ typedef struct gcomp__places {
     int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
+    size_t next;           /* the tensor behind it in its bundle; 0: none */
+    size_t offset, together; /* elements of its bundle: in front of it, and of all */
+    size_t each;           /* elements of a range of the bundle, but for the last ranges */
+    size_t owner, last_owner; /* the workers whose ranges have its first and its last element */
 } gcomp__places;
+
+/* Elements of a tensor: what a range of its bundle has of it, see gcomp__portion_of. */
+typedef struct gcomp__portion {
+    size_t begin, n; /* n = 0: nothing */
+} gcomp__portion;
 
 /* What a tensor has from step to step. gcomp_save saves these, but for `number`. */
 typedef struct gcomp__kept {
@@ -21570,13 +21604,13 @@ typedef struct gcomp__this_step {
     int odd;               /* 1: it takes the second one of two kinds of steps: sums->odd */
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
     size_t length;         /* bytes of its payload */
-    size_t send;           /* where the payload went in mem.send: payloads move together */
     size_t tally;          /* floats: its counts in a tally, see >>shards */
     size_t sum_at[3];      /* elements of other tensors before its own in mem.sums */
     size_t sum_count[3];   /* elements that it sums now; use.sum_count is the most of any step */
     size_t next;           /* its entry in the next step */
     double squares;        /* accordion: |D|^2 */
     double p_squares;      /* desc.measure: |p|^2 */
+    size_t sent;           /* where its body went in mem.send: payloads move together */
     size_t walk;           /* (bucket) bytes of its shards that were packed so far */
     uint32_t by_address;   /* in slot i: the number of the i-th gradient by its address */
 } gcomp__this_step;
@@ -21650,6 +21684,9 @@ typedef struct gcomp__plan {
     size_t tensors, choosing; /* how many tensors there are; how many of these have a list */
     size_t elements; /* elements of all tensors */
     size_t fixed;    /* bytes that tensors hold from step to step */
+    /* of the bundle at work: `shards` and `sum` before it; a range that is not full yet, and the
+       bytes of its shard and of its sum so far */
+    size_t before[2], range, filled[2];
 } gcomp__plan;
 
 /* Tensors first .. end - 1, communicated together. The last tensors are bucket 0. */
@@ -21665,7 +21702,19 @@ typedef struct gcomp__bucket {
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
     size_t *bytes;        /* [w]: bytes of the payloads of worker w */
     size_t *came;         /* [w]: bytes of shards, then of sums, of worker w */
+    int gathers, sums;    /* 1: payloads, or sums of ranges, come to all workers */
+    unsigned kinds[3];    /* of each round: a bit for each kind that a tensor has */
 } gcomp__bucket;
+
+/* How far the bytes that came from a worker are read, see gcomp__next_body. */
+typedef struct gcomp__reader {
+    const uint8_t *from;
+    size_t bytes, at;  /* that came; that are read */
+    size_t end, left;  /* of the payload at work, where it ends, and elements to come; 0: none */
+    int known;         /* 1: they were checked before */
+    int floats;        /* 1: they are sums of sparse payloads, or floats where these are shorter */
+    const gcomp__view *like; /* NULL, or an open view of a payload of the same codec */
+} gcomp__reader;
 
 /* Places in the arena, see gcomp__lay_out. [w]: of worker w. */
 typedef struct gcomp__buffers {
@@ -21678,9 +21727,10 @@ typedef struct gcomp__buffers {
     gcomp__view *views;    /* [w]: its payload of the tensor at hand, opened */
     gcomp__bucket *others; /* buckets 1, 2, ... */
     size_t *counts;        /* memory for `bytes` and `came` of all buckets */
-    size_t *cursors;       /* [w]: bytes of its payloads that were read */
+    gcomp__reader *gathered; /* [w]: of its payloads that were gathered */
+    gcomp__reader *shared;   /* [w]: of its shards, then of its sums */
     size_t *send_bytes;    /* [w]: bytes to send to it */
-    size_t *places;        /* [w]: bytes of its shards or sums that were read */
+    size_t *answers;       /* [w]: bytes of its answer */
     uint8_t *own, *cut, *packed, *shards; /* see >>shards */
     uint8_t *lengths;      /* one for each worker to send, then one from each worker */
     float *tally;          /* the own counts; then those of all workers together, and one more */
@@ -21733,6 +21783,7 @@ struct gcomp {
     int tried;           /* 1: the transport of now has shown in a step that it adds */
     /* list */
     gcomp__alike alike;
+    int placed;           /* 1: `plan`, and the places of tensors, are those of now */
     gcomp__plan plan;     /* sizes by the codecs in use */
     gcomp__bucket bucket0; /* the first one; mem.others has the rest */
     /* history */
@@ -22253,6 +22304,16 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
     return form.code != GCOMP__PACKED;
 }
 
+/* May payloads of n elements have other lengths than their bound? Those of block methods have not,
+   but with coded levels. */
+static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
+{
+    gcomp__form form;
+    if (m->payload->open != gcomp__block_open) return 1;
+    gcomp__form_of(m, codec->param, 0, &form);
+    return form.code != GCOMP__PACKED;
+}
+
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
    none, and entry->why says so. */
 static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot,
@@ -22273,6 +22334,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     codec = &entry->codec;
     entry->method = m;
     entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
+    entry->varies = gcomp__lengths_vary(m, codec);
     /* block methods take small residuals tile by tile, unless a decay would round them twice */
     entry->unpacks = !m->rules.form || desc->decay != 1.0f;
     entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
@@ -22335,6 +22397,7 @@ static gcomp_result gcomp__resolve_shape(gcomp__slot *slot, const gcomp_tensor *
     slot->cols = tensor->cols ? tensor->cols : 1;
     slot->stack = tensor->stack ? tensor->stack : 1;
     slot->n = gcomp__times(gcomp__times(slot->rows, slot->cols), slot->stack);
+    slot->at.together = slot->n; /* alone, until gcomp__bundle_up */
     slot->dtype = tensor->dtype;
     if (slot->rows == 0)
         return gcomp__say(why, "rows is 0: it takes 1 or more"), GCOMP_INVALID_ARGUMENT;
@@ -22424,31 +22487,122 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 
 enum { GCOMP__LEAST_RANGE = 256 }; /* elements; payloads of smaller ranges are mostly headers */
 
-/* A range has a multiple of so many elements, so that no block of a residual lies in two. */
+/* *size becomes at least `to`; *size becomes larger by `by`. SIZE_MAX stands for "too much". */
+static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
+static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
+
+/* ---------------- bundles: tensors of a bucket that travel together
+
+   Tensors with the same codec, one behind the other in a bucket, are a bundle; what has no payload
+   may stand between. Their bodies travel behind one header (>>format), and ranges are cut from all
+   of them: from the elements of its tensors in a row, each of which begins at a multiple of 128.
+     three tensors, world = 2   | a: 200 | b: 1000           | c: 60 |     offsets 0, 256, 1280
+     ranges of 768 elements     | worker 0         | worker 1        |
+     portions                       a 0..199, b 0..511   b 512..999, c 0..59 */
+
+/* Tensors and ranges begin at multiples of so many elements: no block of a residual lies in two. */
 enum { GCOMP__RANGE_UNIT = 128 };
 
-/* The element where the range of worker w begins. That of `world` is the end of the tensor. The
-   last ranges may be shorter than the others, or empty.
-     n = 700, world = 3:  ceil(700 / 3) = 234, and up to 256:  0 .. 255, 256 .. 511, 512 .. 699 */
-static size_t gcomp__range(size_t n, size_t world, size_t w)
+/* What the range of worker w has of a tensor. */
+static gcomp__portion gcomp__portion_of(const gcomp__slot *slot, size_t w)
 {
-    const size_t each = gcomp__round_up(gcomp__ceil_div(n, world), GCOMP__RANGE_UNIT);
-    return gcomp__min(n, gcomp__times(w, each));
+    const size_t from = gcomp__times(w, slot->at.each), to = gcomp__plus(from, slot->at.each);
+    const size_t offset = slot->at.offset;
+    gcomp__portion portion;
+    portion.begin = from > offset ? gcomp__min(from - offset, slot->n) : 0;
+    portion.n = (to > offset ? gcomp__min(to - offset, slot->n) : 0) - portion.begin;
+    return portion;
 }
 
-/* Elements of the range of worker w; 0 for an empty one. */
-static size_t gcomp__range_size(size_t n, size_t world, size_t w)
+/* The most elements of a portion of the tensor. */
+static size_t gcomp__longest_portion(const gcomp__slot *slot)
 {
-    return gcomp__range(n, world, w + 1) - gcomp__range(n, world, w);
+    return gcomp__min(slot->n, slot->at.each);
 }
 
-/* Bytes of a payload of one range, at most. The last range is shorter, and yet may take more bytes:
-   with other elements left over, eden cuts it into more pieces. */
-static size_t gcomp__range_bound(const gcomp__slot *slot, size_t world)
+/* The sum of a function over all portions; those between the first and the last one are alike. */
+static size_t gcomp__over_portions(const gcomp__slot *slot,
+                                 size_t (*of)(const gcomp__slot *slot, size_t n))
 {
-    const size_t range = gcomp__range(slot->n, world, 1); /* elements, but for the last ranges */
-    return gcomp__max(gcomp__bound_of(slot->use.method, &slot->use.codec, range),
-                      gcomp__bound_of(slot->use.method, &slot->use.codec, slot->n % range));
+    const size_t first = slot->at.owner, last = slot->at.last_owner;
+    size_t sum = (of)(slot, gcomp__portion_of(slot, first).n);
+    if (last > first) gcomp__grow(&sum, (of)(slot, gcomp__portion_of(slot, last).n));
+    if (last > first + 1)
+        gcomp__grow(&sum, gcomp__times((of)(slot, slot->at.each), last - first - 1));
+    return sum;
+}
+
+/* Bytes of a payload of n elements of the tensor, at most. */
+static size_t gcomp__portion_bound(const gcomp__slot *slot, size_t n)
+{
+    return gcomp__bound_of(slot->use.method, &slot->use.codec, n);
+}
+
+/* Bytes of headers in payloads of its portions by themselves that the bundle's payloads do without:
+   the first portion may stand behind those of other tensors. */
+static size_t gcomp__shared_header(const gcomp__slot *slot)
+{
+    return slot->at.offset % slot->at.each ? GCOMP__HEADER - 4 : 0;
+}
+
+/* May a tensor be in a bundle with others? Not where codecs change, where a method has several
+   rounds, and where a payload is of a whole matrix; nor one whose body may not fit 32 bits. */
+static int gcomp__bundles(const gcomp_desc *desc, const gcomp__slot *slot)
+{
+    const gcomp__method *m = slot->use.method;
+    uint8_t rounds[3]; /* those of the codec, however its mean is made now */
+    unsigned flags;
+    if (slot->entry_count > 1 || desc->comm.world == 1 || slot->n >> 28) return 0;
+    if (m->flags & GCOMP__AS_FLOATS) return gcomp__scatters(desc);
+    gcomp__rounds_of(&slot->use.codec, rounds, &flags);
+    return rounds[0] == GCOMP__GATHER && !rounds[1] && !m->payload->exact;
+}
+
+/* Stands what a tensor outside of bundles sends among the payloads? Then it ends a bundle. */
+static int gcomp__ends_bundle(const gcomp__slot *slot)
+{
+    const gcomp__method *m = slot->use.method;
+    return slot->entry_count > 1 || (m->payload->decode && !(m->flags & GCOMP__AS_FLOATS));
+}
+
+/* Have two codecs the same parameters? */
+static int gcomp__same_codec(const gcomp_codec *a, const gcomp_codec *b)
+{
+    int same = a->method == b->method && a->value == b->value;
+    for (int i = 0; i < GCOMP_PARAMS; i++)
+        same &= a->param[i] == b->param[i] && a->value_param[i] == b->value_param[i];
+    return same;
+}
+
+/* A tensor behind another one of its bundle, which has `together` elements before. */
+static void gcomp__join_bundle(gcomp__places *at, size_t *together, size_t n)
+{
+    at->offset = gcomp__round_up(*together, GCOMP__RANGE_UNIT);
+    *together = gcomp__plus(at->offset, n);
+}
+
+/* Finds the bundles of tensors first .. end - 1, a bucket. */
+static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_t first, size_t end)
+{
+    size_t last = end, together = 0; /* of the bundle at work: its last tensor, and its elements */
+    for (size_t i = first; i < end; i++) {
+        gcomp__places *at = &tensors[i].at;
+        at->next = 0;
+        if (gcomp__bundles(desc, tensors + i)) {
+            if (last == end ||
+                !gcomp__same_codec(&tensors[last].use.codec, &tensors[i].use.codec))
+                together = 0;
+            else tensors[last].at.next = i;
+            gcomp__join_bundle(at, &together, tensors[i].n);
+            last = i;
+        } else { /* alone */
+            at->offset = 0;
+            if (gcomp__ends_bundle(tensors + i)) last = end;
+        }
+    }
+    for (size_t i = end; i-- > first;)
+        tensors[i].at.together = tensors[i].at.next ? tensors[tensors[i].at.next].at.together
+                                                    : tensors[i].at.offset + tensors[i].n;
 }
 
 /* Bytes that a worker sends over the network in a collective to which it brings `bytes`; as many
@@ -22536,42 +22690,55 @@ static size_t gcomp__ranges_bound(const gcomp__slot *slot, size_t count, size_t 
                        gcomp__index_bound(count, slot->n));
 }
 
-/* Bytes of all shards, at most: of a sparse payload, or a payload for each range. */
-static size_t gcomp__shards_bound(const gcomp__slot *slot, size_t world)
+/* In how many ranges a tensor has elements. */
+static size_t gcomp__portions(const gcomp__slot *slot)
 {
-    return slot->use.method->rules.selector ? gcomp__ranges_bound(slot, slot->at.k, world)
-                                            : slot->at.own_bytes;
+    return slot->at.last_owner - slot->at.owner + 1;
+}
+
+/* Bytes of a shard of a portion, at most. */
+static size_t gcomp__shard_bound(const gcomp__slot *slot, size_t n)
+{
+    const size_t one = gcomp__min(slot->at.k, n); /* elements that are sent */
+    if (!slot->use.method->rules.selector) return gcomp__portion_bound(slot, n);
+    return GCOMP__HEADER + 10 + gcomp__index_bound(one, n) + gcomp__shard_values(slot, one);
+}
+
+/* Bytes of all shards by themselves, at most: of a sparse payload, or a payload for each range. */
+static size_t gcomp__shards_bound(const gcomp__slot *slot)
+{
+    return slot->use.method->rules.selector
+               ? gcomp__ranges_bound(slot, slot->at.k, gcomp__portions(slot))
+               : gcomp__over_portions(slot, gcomp__portion_bound);
 }
 
 /* How many of n elements of a sparse tensor can have a sum, at most: k from each worker. */
-static size_t gcomp__most_sums(const gcomp__slot *slot, size_t n, size_t world)
+static size_t gcomp__most_sums(const gcomp__slot *slot, size_t n)
 {
-    return gcomp__min(gcomp__times(slot->at.k, world), n);
+    return gcomp__min(gcomp__times(slot->at.k, slot->at.world), n);
 }
 
-/* Bytes of what one owner sends to all, at most: a payload of its range, or a sparse sum, or floats
-   where these are shorter. With SCATTER nothing. */
-static size_t gcomp__sum_bound(const gcomp__slot *slot, const gcomp_desc *desc)
+/* Bytes of the sum of a portion, at most: a payload of it, or a sparse sum, or floats where these
+   are shorter. */
+static size_t gcomp__sum_bound(const gcomp__slot *slot, size_t n)
 {
-    const size_t world = (size_t)desc->comm.world;
-    const size_t range = gcomp__range(slot->n, world, 1);
-    const size_t all = gcomp__most_sums(slot, range, world);
-    if (gcomp__scatters(desc)) return 0;
-    if (slot->at.two_shot) return slot->at.own_bytes / world;
-    return gcomp__min(GCOMP__HEADER + 4 * range, GCOMP__HEADER + 10 +
-                                                     gcomp__index_bound(all, range) +
-                                                     gcomp__shard_values(slot, all));
+    const size_t all = gcomp__most_sums(slot, n);
+    if (!slot->use.method->rules.selector) return gcomp__portion_bound(slot, n);
+    return gcomp__min(GCOMP__HEADER + 4 * n, GCOMP__HEADER + 10 + gcomp__index_bound(all, n) +
+                                                 gcomp__shard_values(slot, all));
 }
 
-/* Bytes of what all owners send to all, at most. Where only about at.applied sums are applied, one
-   owner may have nearly all of them, and each may send one too many by rounding. */
+/* Bytes of what all owners send to all, at most; with SCATTER nothing. Where only about at.applied
+   sums are applied, one owner may have nearly all of them, and each may send one too many by
+   rounding. */
 static size_t gcomp__mean_bound(const gcomp__slot *slot, const gcomp_desc *desc)
 {
-    const size_t world = (size_t)desc->comm.world;
-    const size_t most = gcomp__times(gcomp__sum_bound(slot, desc), world);
-    if (!slot->at.applied || most == 0) return most;
-    const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, world), slot->n);
-    return gcomp__min(most, gcomp__ranges_bound(slot, sums, world));
+    if (gcomp__scatters(desc)) return 0;
+    const size_t most = gcomp__over_portions(slot, gcomp__sum_bound);
+    const size_t portions = gcomp__portions(slot);
+    if (!slot->at.applied) return most;
+    const size_t sums = gcomp__min(gcomp__plus(slot->at.applied, portions), slot->n);
+    return gcomp__min(most, gcomp__ranges_bound(slot, sums, portions));
 }
 
 /* Bytes of the mean of sparse payloads, as AUTO expects them. A payload has k of n elements, and
@@ -22607,7 +22774,7 @@ static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slo
             return SIZE_MAX; /* shards of floats would be longer; or, as below, what sums lose */
         if (slot->at.applied)
             return gcomp__plus(gcomp__tally_bytes(slot, world),
-                               gcomp__ranges_bytes(gcomp__shards_bound(slot, world),
+                               gcomp__ranges_bytes(gcomp__shards_bound(slot),
                                                    gcomp__mean_bound(slot, desc), world));
         if (slot->at.k / 64 < world) return SIZE_MAX;
         mean = gcomp__expected_mean(slot, slot->at.k, world);
@@ -22615,7 +22782,7 @@ static size_t gcomp__received_by_ranges(const gcomp_desc *desc, const gcomp__slo
                ((slot->use.flags & GCOMP__FEEDBACK) && desc->no_error_feedback)) {
         return SIZE_MAX; /* what the second shot loses would be lost, or not right on average */
     } else { /* a payload for each range; the mean is quantised as p is */
-        sent = mean = gcomp__times(gcomp__range_bound(slot, world), world);
+        sent = mean = gcomp__over_portions(slot, gcomp__portion_bound);
     }
     return gcomp__ranges_bytes(sent, mean, world);
 }
@@ -22630,6 +22797,10 @@ static size_t gcomp__received_by_sum(const gcomp_desc *desc, const gcomp__slot *
     return gcomp__network_bytes(GCOMP_ALLREDUCE, gcomp__times(slot->n, 4),
                                 (size_t)desc->comm.world);
 }
+
+/* ---------------- which form the mean of a tensor has
+
+   The questions are asked of a bundle as if it were one tensor: its tensors have the same form. */
 
 /* Can the mean of this tensor be made by ranges? Not for indices of groups and for payloads of a
    whole matrix, which cannot be cut, not for methods of several rounds, and not where all elements
@@ -22694,7 +22865,7 @@ static int gcomp__goes_as_none(const gcomp_desc *desc, const gcomp__slot *slot)
         return 0;
     size_t received = gcomp__received_by_gather(desc, slot);
     if (gcomp__wants_ranges(desc, slot)) { /* a sparse mean may have all elements */
-        const size_t floats = GCOMP__HEADER + 4 * gcomp__range(slot->n, world, 1);
+        const size_t floats = GCOMP__HEADER + 4 * slot->at.each;
         received = !selector || slot->at.applied ? gcomp__received_by_ranges(desc, slot)
                              : gcomp__ranges_bytes(slot->use.bound, gcomp__times(world, floats),
                                                    world);
@@ -22735,25 +22906,37 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     slot->at.own_bytes = 0;
     slot->at.as_none = slot->at.two_shot = slot->at.scattered = slot->at.adds_own = 0;
     slot->at.method = slot->use.method;
+    slot->at.world = world;
+    slot->at.each = gcomp__round_up(gcomp__ceil_div(slot->at.together, world), GCOMP__RANGE_UNIT);
+    slot->at.owner = slot->at.offset / slot->at.each;
+    slot->at.last_owner = (slot->at.offset + slot->n - 1) / slot->at.each;
     slot->at.k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
     slot->at.applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
-    if (gcomp__goes_as_none(desc, slot)) {
+    gcomp__slot bundle = *slot; /* as if it were one tensor: for all of its tensors alike */
+    if (slot->at.together != slot->n) {
+        bundle.n = slot->at.together;
+        bundle.at.offset = bundle.at.owner = 0;
+        bundle.at.last_owner = (bundle.n - 1) / bundle.at.each;
+        bundle.use.bound = gcomp__portion_bound(slot, bundle.n);
+        bundle.at.k = selector ? (selector->most)(&slot->use.codec, bundle.n) : 0;
+        bundle.at.applied = world > 1 ? gcomp__applied(&slot->use.codec, bundle.n) : 0;
+    }
+    if (gcomp__goes_as_none(desc, &bundle)) {
         slot->at.as_none = 1;
         slot->at.method = gcomp__as_floats();
         memcpy(slot->use.rounds, slot->at.method->sums->rounds, sizeof slot->use.rounds);
         slot->use.bound = 0;
-    } else if (gcomp__wants_ranges(desc, slot)) {
+    } else if (gcomp__wants_ranges(desc, &bundle)) {
         slot->use.rounds[0] = GCOMP__SHARE;
         /* sparse: one payload, that is cut; or the shards; else a payload for each range */
-        slot->at.own_bytes = slot->at.applied ? gcomp__shards_bound(slot, world)
-                             : selector ? slot->use.bound
-                                        : gcomp__times(gcomp__range_bound(slot, world), world);
+        slot->at.own_bytes =
+            selector && !slot->at.applied ? slot->use.bound : gcomp__shards_bound(slot);
         slot->use.bound = 0;
         slot->at.two_shot = !selector;
         slot->at.scattered = gcomp__scatters(desc);
         /* where the mean is a vote, an owner adds a sign of its own too */
         slot->at.adds_own = !selector && !slot->use.method->payload->votes;
-    } else if (gcomp__wants_sum(desc, slot)) {
+    } else if (gcomp__wants_sum(desc, &bundle)) {
         slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
                                                                   : GCOMP__SUM_BF16;
         slot->use.bound = 0;
@@ -22762,9 +22945,32 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     }
 }
 
-/* *size becomes at least `to`; *size becomes larger by `by`. SIZE_MAX stands for "too much". */
-static void gcomp__raise(size_t *size, size_t to) { *size = gcomp__max(*size, to); }
-static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by); }
+/* Adds the portions of a tensor to the shards and the sums of ranges. A bundle needs room for those
+   of its longest range. */
+static void gcomp__fill_ranges(gcomp__plan *plan, const gcomp__slot *slot, int scatters)
+{
+    const size_t last = slot->at.last_owner;
+    size_t n = 0, shard = 0, sum = 0; /* of the portions: elements, bytes */
+    if (!slot->at.offset) { /* a bundle begins */
+        plan->before[0] = plan->shards;
+        plan->before[1] = plan->sum;
+        plan->range = SIZE_MAX;
+    }
+    for (size_t w = slot->at.owner; w <= last; w++) {
+        const gcomp__portion portion = gcomp__portion_of(slot, w);
+        if (portion.n != n) {
+            n = portion.n;
+            shard = gcomp__shard_bound(slot, n);
+            sum = scatters ? 0 : gcomp__sum_bound(slot, n);
+        }
+        if (w != plan->range) plan->filled[0] = plan->filled[1] = 0;
+        plan->range = w;
+        gcomp__grow(&plan->filled[0], shard);
+        gcomp__grow(&plan->filled[1], sum);
+        gcomp__raise(&plan->shards, gcomp__plus(plan->before[0], plan->filled[0]));
+        gcomp__raise(&plan->sum, gcomp__plus(plan->before[1], plan->filled[1]));
+    }
+}
 
 /* The part of gcomp__place for a tensor whose mean is made by ranges. A sum is never longer than
    the floats of its range; with SCATTER it is not sent.
@@ -22776,29 +22982,20 @@ static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by
    Where not all sums are applied there is no payload: the shards lie in own, until the commit. */
 static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcomp_desc *desc)
 {
-    const size_t world = (size_t)desc->comm.world;
-    /* range: elements of the longest one. head: bytes of a header and of the count behind it */
-    const size_t range = gcomp__range(slot->n, world, 1), head = GCOMP__HEADER + 10;
-    const size_t one = gcomp__min(slot->at.k, range); /* elements of a shard */
-    /* elements of a sum, at most */
-    const size_t all = gcomp__scatters(desc) ? 0 : gcomp__most_sums(slot, range, world);
     slot->at.own = plan->own;
     slot->at.cut = plan->cut;
     slot->at.acc = plan->acc;
     gcomp__grow(&plan->own, slot->at.own_bytes);
-    gcomp__grow(&plan->acc, range);
-    gcomp__grow(&plan->sum, gcomp__sum_bound(slot, desc));
-    if (slot->at.two_shot) {
-        gcomp__grow(&plan->out, slot->at.own_bytes);
-        gcomp__grow(&plan->shards, slot->at.own_bytes / world);
-        return;
-    }
-    const size_t cut = gcomp__shards_bound(slot, world);
-    if (!slot->at.applied) gcomp__grow(&plan->cut, cut);
+    gcomp__grow(&plan->acc, gcomp__longest_portion(slot));
+    gcomp__fill_ranges(plan, slot, gcomp__scatters(desc));
+    const size_t cut = slot->at.two_shot ? slot->at.own_bytes : gcomp__shards_bound(slot);
     gcomp__grow(&plan->out, cut);
-    gcomp__grow(&plan->shards,
-                head + gcomp__index_bound(one, range) + gcomp__shard_values(slot, one));
+    if (slot->at.two_shot) return;
+    if (!slot->at.applied) gcomp__grow(&plan->cut, cut);
     gcomp__grow(&plan->tally, gcomp__tally_floats(slot));
+    /* elements of a sum, at most */
+    const size_t all =
+        gcomp__scatters(desc) ? 0 : gcomp__most_sums(slot, gcomp__longest_portion(slot));
     gcomp__raise(&plan->scratch, gcomp__selection_bytes(gcomp__max(slot->at.k, all + 32)));
 }
 
@@ -22827,10 +23024,9 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     if (slot->use.floats) gcomp__raise(&plan->floats, gcomp__round_up(4 * slot->n, 64));
     if (slot->at.own_bytes) gcomp__place_shards(plan, slot, desc);
     else if (slot->at.applied) { /* a gathered mean is looked at range by range */
-        const size_t world = (size_t)desc->comm.world, range = gcomp__range(slot->n, world, 1);
         gcomp__raise(&plan->tally, gcomp__tally_floats(slot));
-        gcomp__raise(&plan->scratch,
-                     gcomp__selection_bytes(gcomp__most_sums(slot, range, world) + 32));
+        const size_t most = gcomp__most_sums(slot, gcomp__longest_portion(slot));
+        gcomp__raise(&plan->scratch, gcomp__selection_bytes(most + 32));
     }
 }
 
@@ -22853,6 +23049,7 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
         /* each size by itself: it need not be one entry that needs most of all */
         for (size_t k = 0; k < offsetof(gcomp__plan, buckets) / sizeof *size; k++)
             gcomp__raise(size + k, to[k]);
+        memcpy(plan->before, with.before, sizeof *plan - offsetof(gcomp__plan, before));
     }
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
@@ -22928,6 +23125,7 @@ GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
         gcomp__bucket bucket; /* its places are not needed */
         first = gcomp__bucket_first(gc, end);
         gcomp__plan_bucket(&gc->largest);
+        gcomp__bundle_up(&gc->desc, gc->tensors, first, end);
         for (size_t i = first; i < end; i++)
             gcomp__place_largest(&gc->largest, &gc->desc, gc->tensors + i, gc->tensors[i].entries);
         gcomp__plan_bucket_end(&gc->largest, &before, gc->world, &bucket);
@@ -22950,6 +23148,7 @@ static void gcomp__place_all(gcomp *gc)
         b->first = gcomp__bucket_first(gc, end);
         b->end = end;
         gcomp__plan_bucket(&gc->plan);
+        gcomp__bundle_up(&gc->desc, gc->tensors, b->first, end);
         for (size_t i = b->first; i < end; i++) {
             gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
             gc->tensors[i].at.first = b->first;
@@ -22957,6 +23156,16 @@ static void gcomp__place_all(gcomp *gc)
         gcomp__plan_bucket_end(&gc->plan, &before, gc->world, b);
         end = b->first;
     } while (end);
+}
+
+/* Both plans, where tensors were added since they were made. */
+static void gcomp__know_places(const gcomp *gc)
+{
+    gcomp *const own = (gcomp *)(uintptr_t)gc;
+    if (gc->placed) return;
+    gcomp__plan_largest(own);
+    gcomp__place_all(own);
+    own->placed = 1;
 }
 
 /* ---------------- what an object reserves: frames, scratch, and the arena of a step
@@ -22976,7 +23185,7 @@ static void gcomp__place_all(gcomp *gc)
      local      scratch of methods within the step
      acc        >>shards: what this worker adds up of its ranges
      maxima     largest floats of W workers, for transports without allreduce_max
-     views others counts cursors sent places   bookkeeping
+     views others counts gathered shared send_bytes answers   bookkeeping
      own        >>shards: payloads of this worker
      cut        the same in shards, tensor by tensor; then the sums of W workers
      packed     the same in shards, worker by worker; then the sums of this worker
@@ -23038,9 +23247,10 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     mem->others = (gcomp__bucket *)gcomp__carve(&c, plan->buckets - 1, sizeof(gcomp__bucket));
     mem->counts =
         (size_t *)gcomp__carve(&c, gcomp__times(plan->buckets, 2 * world), sizeof(size_t));
-    mem->cursors = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
+    mem->gathered = (gcomp__reader *)gcomp__carve(&c, world, sizeof(gcomp__reader));
+    mem->shared = (gcomp__reader *)gcomp__carve(&c, world, sizeof(gcomp__reader));
     mem->send_bytes = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
-    mem->places = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
+    mem->answers = (size_t *)gcomp__carve(&c, world, sizeof(size_t));
 
     mem->own = (uint8_t *)gcomp__carve(&c, plan->own, 1);
     mem->cut = (uint8_t *)gcomp__carve(&c, plan->cut, 1);
@@ -23064,6 +23274,7 @@ static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
    users who never take a step and call gcomp_compress. Both parts or neither. */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
+    gcomp__know_places(gc);
     const size_t bytes = gcomp__plus(gc->largest.floats, gc->largest.scratch);
     const int had = gc->scratch.at != NULL;
     if (gcomp__room_make(gc, &gc->scratch, bytes)) {
@@ -23084,6 +23295,7 @@ static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
    of the machine need it, the first one too. */
 static gcomp_result gcomp__reserve_floats(gcomp *gc)
 {
+    gcomp__know_places(gc);
     if (!gc->node || gc->floats.at) return GCOMP_OK;
     size_t bytes = gcomp__machine_bytes(gc->largest.elements, gc->count);
     if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
@@ -23098,7 +23310,6 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     /* gcomp_compress took it before: then it stays */
     const int had = gc->scratch.at || gc->unpacked.at;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
-    gcomp__plan_largest(gc);
     /* the first run only measures */
     size_t bytes = gcomp__lay_out(&gc->mem, &gc->largest, world, NULL);
     if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
@@ -23213,19 +23424,79 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *e
     return GCOMP_INVALID_ARGUMENT;
 }
 
-/* Adds a tensor to a plan, and its elements to *elements. Not inlined: its stack frame is large. */
-GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, const gcomp_desc *desc,
-                                                const gcomp__schedule *schedule,
-                                                const gcomp_tensor *tensor, int alone,
-                                                size_t *elements)
+/* Tensors that gcomp__memory_of is asked about, and the bundle at work. */
+typedef struct gcomp__asked {
+    const gcomp_desc *desc;
+    const gcomp__schedule *schedule;
+    const gcomp_tensor *tensors;
+    size_t count;
+    int of_node;
+    gcomp_codec codec;       /* of the bundle */
+    size_t so_far, together; /* its elements; so_far 0: there is none */
+} gcomp__asked;
+
+static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
+{
+    return of->of_node ? gcomp__node_tensor(of->tensors + i) : of->tensors[i];
+}
+
+/* A slot for tensor i, and its entries. */
+static gcomp_result gcomp__asked_slot(const gcomp__asked *of, size_t i, gcomp__slot *slot,
+                                      gcomp__entry *entries)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
+    const gcomp_tensor tensor = gcomp__asked_tensor(of, i);
+    return gcomp__slot_fits(slot, entries, of->desc, of->schedule, &tensor, of->count == 1, &why);
+}
+
+/* As gcomp__bundle_up: adds tensor i to the elements of the bundle; 0 if the bundle ends before it.
+   Not inlined: its frame is large. */
+GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
+{
     gcomp__entry entries[GCOMP__ENTRIES];
     gcomp__slot slot;
-    GCOMP__TRY(gcomp__slot_fits(&slot, entries, desc, schedule, tensor, alone, &why));
-    gcomp__place_largest(plan, desc, &slot, entries);
-    gcomp__grow(elements, slot.n);
+    if (gcomp__asked_slot(of, i, &slot, entries) != GCOMP_OK) return 0;
+    if (!gcomp__bundles(of->desc, &slot)) return !gcomp__ends_bundle(&slot);
+    if (of->together && !gcomp__same_codec(&of->codec, &slot.use.codec)) return 0;
+    of->codec = slot.use.codec;
+    gcomp__join_bundle(&slot.at, &of->together, slot.n);
+    return 1;
+}
+
+/* Adds tensor i, of a bucket that ends at `end`, to a plan. Not inlined: its frame is large. */
+GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, gcomp__asked *of, size_t i,
+                                                size_t end)
+{
+    gcomp__entry entries[GCOMP__ENTRIES];
+    gcomp__slot slot;
+    GCOMP__TRY(gcomp__asked_slot(of, i, &slot, entries));
+    if (gcomp__bundles(of->desc, &slot)) {
+        if (!of->so_far || !gcomp__same_codec(&of->codec, &slot.use.codec)) {
+            of->so_far = of->together = 0;
+            for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
+        }
+        gcomp__join_bundle(&slot.at, &of->so_far, slot.n);
+        slot.at.together = of->together;
+    } else if (gcomp__ends_bundle(&slot)) of->so_far = 0;
+    gcomp__place_largest(plan, of->desc, &slot, entries);
     return GCOMP_OK;
+}
+
+/* The first tensor of the bucket that ends at `end`, as gcomp__bucket_first finds it; SIZE_MAX: a
+   tensor is invalid. Not inlined: its frame is large. */
+GCOMP__NOINLINE size_t gcomp__asked_first(const gcomp__asked *of, size_t end)
+{
+    gcomp__text why = gcomp__text_in(NULL, 0);
+    size_t elements = 0;
+    while (end && !gcomp__full(of->desc, elements)) {
+        gcomp__slot slot;
+        const gcomp_tensor tensor = gcomp__asked_tensor(of, --end);
+        if (gcomp__resolve_shape(&slot, &tensor, &why) != GCOMP_OK) return SIZE_MAX;
+        gcomp__grow(&elements, slot.n);
+        for (size_t i = 0; i < end; i++) /* two tensors of one name are invalid */
+            if (of->tensors[i].name && !strcmp(of->tensors[i].name, tensor.name)) return SIZE_MAX;
+    }
+    return end;
 }
 
 /* Bytes of an object; of_node: of the one that sums within a machine. SIZE_MAX: desc or a tensor is
@@ -23241,27 +23512,29 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     gcomp__plan plan;
     gcomp__bucket bucket;
     gcomp__buffers mem;
+    gcomp__asked of;
     gcomp_desc d = *desc;
-    size_t elements = 0; /* elements of the bucket so far */
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     const size_t world = (size_t)d.comm.world;
     memset(&plan, 0, sizeof plan);
-    gcomp__plan before = plan;
-    for (size_t i = count; i-- > 0;) {
-        const gcomp_tensor tensor = of_node ? gcomp__node_tensor(tensors + i) : tensors[i];
-        if (gcomp__plan_tensor(&plan, &d, &schedule, &tensor, count == 1, &elements) != GCOMP_OK)
-            return SIZE_MAX;
-        /* two tensors of one name are invalid */
-        for (size_t j = 0; j < i; j++)
-            if (tensors[j].name && !strcmp(tensors[i].name, tensors[j].name)) return SIZE_MAX;
-        /* as gcomp__plan_largest cuts buckets, from the last tensor to the first */
-        if (!i || !gcomp__full(&d, elements)) continue;
-        gcomp__plan_bucket_end(&plan, &before, world, &bucket);
-        before = plan;
+    memset(&of, 0, sizeof of);
+    of.desc = &d;
+    of.schedule = &schedule;
+    of.tensors = tensors;
+    of.count = count;
+    of.of_node = of_node;
+    size_t end = count, first; /* as gcomp__plan_largest goes */
+    do {
+        const gcomp__plan before = plan;
+        first = gcomp__asked_first(&of, end);
+        if (first == SIZE_MAX) return SIZE_MAX;
         gcomp__plan_bucket(&plan);
-        elements = 0;
-    }
-    gcomp__plan_bucket_end(&plan, &before, world, &bucket);
+        of.so_far = 0;
+        for (size_t i = first; i < end; i++)
+            if (gcomp__plan_tensor(&plan, &of, i, end) != GCOMP_OK) return SIZE_MAX;
+        gcomp__plan_bucket_end(&plan, &before, world, &bucket);
+        end = first;
+    } while (end);
     /* the object, frames, arrays of tensors, what tensors hold; then what steps need */
     size_t capacity = 16; /* of the array of tensors; it doubles */
     while (capacity < count) capacity *= 2;
@@ -23458,7 +23731,7 @@ static void gcomp__drop_last(gcomp *gc)
     gcomp__slot slot = stbds_arrpop(gc->tensors);
     gc->count--;
     gcomp__slot_release(gc, &slot);
-    gcomp__plan_largest(gc);
+    gc->placed = 0;
 }
 
 /* The vector that was the only tensor gets company: by the rule for vectors it is not compressed
@@ -23482,7 +23755,7 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
     slot->name = NULL;
     gcomp__slot_release(gc, slot);
     *slot = plain;
-    gcomp__plan_largest(gc);
+    gc->placed = 0;
 }
 
 /* In this order, so that an error leaves no trace:
@@ -23538,8 +23811,7 @@ GCOMP_API gcomp_result gcomp_add_tensor(gcomp *gc, const gcomp_tensor *tensor)
     slot.now.by_address = (uint32_t)gc->count; /* its number */
     for (size_t i = 0; i < slot.entry_count; i++)
         slot.codecs_digest = gcomp__crc_codec(gc, slot.codecs_digest, &entries[i].codec);
-    gcomp__place_largest(&gc->largest, &gc->desc, &slot, entries); /* for gcomp_compress */
-    gcomp__place(&gc->plan, &gc->desc, &slot);
+    gc->placed = 0;
     gcomp__drop_room(gc); /* more tensors need more */
     tensors[gc->count++] = slot;
     stbds_header(tensors)->length = gc->count;
@@ -23598,8 +23870,10 @@ GCOMP_API gcomp_result gcomp_shard(const gcomp *gc, size_t tensor, int worker, s
     const gcomp__slot *slot = gcomp__slot_at(gc, tensor);
     if (!slot || !begin || !end || worker < 0 || (size_t)worker >= gc->world)
         return GCOMP_INVALID_ARGUMENT;
-    *begin = gcomp__range(slot->n, gc->world, (size_t)worker);
-    *end = gcomp__range(slot->n, gc->world, (size_t)worker + 1);
+    gcomp__know_places(gc);
+    const gcomp__portion portion = gcomp__portion_of(slot, (size_t)worker);
+    *begin = portion.begin;
+    *end = portion.begin + portion.n;
     return GCOMP_OK;
 }
 
@@ -23694,10 +23968,10 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
         r.kind = GCOMP_WAIT;
     } else if (kind == GCOMP__GATHER) {
         r.kind = GCOMP_ALLGATHER;
-        r.bytes = slot->use.bound;
+        r.bytes = slot->use.bound - (slot->at.offset ? GCOMP__HEADER - 4 : 0);
     } else if (kind == GCOMP__SHARE) {
         r.kind = GCOMP_ALLTOALL;
-        r.bytes = gcomp__shards_bound(slot, world);
+        r.bytes = gcomp__shards_bound(slot) - gcomp__shared_header(slot);
     } else {
         r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
         r.dtype = gcomp__kind_dtype(kind);
@@ -23895,6 +24169,7 @@ GCOMP_API size_t gcomp_describe(const gcomp *gc, char *text, size_t capacity)
     size_t bytes = 0, ring = 0; /* sums over all tensors */
     int most = 0;
     if (!gc) return 0;
+    gcomp__know_places(gc);
     for (size_t i = 0; i < gc->count; i++)
         gcomp__describe_slot(&t, gc->tensors + i, &gc->desc, &bytes, &ring, &most);
     /* more / less in tenths. Without any bytes nothing is saved: 1.0 times less */
@@ -24007,6 +24282,7 @@ static void gcomp__switch_all(gcomp *gc)
         gcomp__switch(slot, slot->now.next);
         gc->stats.switches++;
     }
+    gcomp__know_places(gc);
     gcomp__place_all(gc);
 }
 
@@ -24272,8 +24548,8 @@ GCOMP__NOINLINE void gcomp__commit_payloads(const gcomp *gc, const gcomp__slot *
     if (count) gcomp__add_all(call, payloads, lengths, count, y, slot->n);
 }
 
-/* Is a valid payload one of this codec, of n elements? Its header says so: method, value method and
-   parameters must be those that an encoder with this codec writes. */
+/* Is a payload one of this codec? Its header says so: method, value method and parameters must be
+   those that an encoder with this codec writes. */
 static gcomp_result gcomp__match(const gcomp_codec *codec, size_t n, const void *payload)
 {
     const uint8_t *p = (const uint8_t *)payload;
@@ -24294,35 +24570,6 @@ static gcomp_result gcomp__check_as(const gcomp *gc, const gcomp_codec *codec, s
 {
     GCOMP__TRY(gcomp__check_payload(gc->set, view, NULL, payload, length, n, 1));
     return gcomp__match(codec, n, payload);
-}
-
-/* In a step: checks and opens the next payload among the bytes that came from a worker. *at of
-   these were read before, and it moves on. The header says how long a payload is. Whether a
-   checksum is there must agree with desc.no_checksum: a damaged flag would else pass for a payload
-   without one. */
-static gcomp_result gcomp__next_payload(const gcomp *gc, const gcomp_codec *codec, size_t n,
-                                        const uint8_t *from, size_t came, size_t *at,
-                                        gcomp__view *view)
-{
-    const uint8_t *p = from + *at;
-    const size_t left = came - *at;
-    if (left < GCOMP__HEADER || gcomp__get64(p + 16) > left - GCOMP__HEADER)
-        return GCOMP_TRUNCATED;
-    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
-    GCOMP__TRY(gcomp__check_as(gc, codec, n, p, length, view));
-    if (!(p[6] & GCOMP__SEALED) != !!gc->desc.no_checksum) return GCOMP_CHECKSUM_MISMATCH;
-    *at += length;
-    return GCOMP_OK;
-}
-
-/* Opens a payload that gcomp__next_payload has found to be valid, or an own one. */
-static void gcomp__open_next(const gcomp *gc, const gcomp__view *like, size_t n,
-                             const uint8_t *from, size_t *at, gcomp__view *view)
-{
-    const uint8_t *p = from + *at;
-    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
-    (void)gcomp__open_payload(gc->set, view, like, p, length, n);
-    *at += length;
 }
 
 /* First all checks, then the only writes, which cannot fail: gcomp__commit_payloads, and rounding
@@ -24416,6 +24663,155 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
 }
 
 /* ------------------------------------------------------------------------------------------------
+   >>bundles - the payloads of several tensors, behind one header
+
+   What the tensors of a bundle (>>plan) send to the same worker is one payload:
+     | header: n of all, flag SEVERAL | body of a tensor | body of the next one | ...
+   A body is what a payload of the tensor's elements alone would have. Where its length is not known
+   from the number of elements, it stands before each body but the last, in 4 bytes. Tensors that
+   are skipped, and those without elements in a range, have no body. A payload of one tensor is the
+   same with and without a bundle.
+   A tensor is encoded as soon as it is ready, with a header. Bodies move together when they go out.
+   ---------------------------------------------------------------------------------------------- */
+
+enum { GCOMP__WHOLE_BUNDLE = INT_MAX }; /* for the number of a worker: no range, but a gather */
+
+/* Does another tensor of its bundle stand behind this one, in what the range of worker w has? */
+static int gcomp__is_followed(const gcomp *gc, const gcomp__slot *slot, size_t w)
+{
+    const size_t end = w == GCOMP__WHOLE_BUNDLE ? SIZE_MAX : (w + 1) * slot->at.each;
+    size_t i = slot->at.next;
+    while (i && !gc->tensors[i].now.grad) i = gc->tensors[i].at.next;
+    return i && gc->tensors[i].at.offset < end;
+}
+
+/* Payloads that move together. */
+typedef struct gcomp__joint {
+    const gcomp *gc;
+    uint8_t *to;   /* where the next one goes */
+    uint8_t *head; /* the header of the bundle at work; NULL: it begins with the next one */
+    size_t n;      /* its elements so far */
+} gcomp__joint;
+
+/* Appends a payload of n elements, which may lie where it goes or behind. The last one of a bundle
+   ends its payload. */
+static void gcomp__join(gcomp__joint *j, const gcomp__slot *slot, const uint8_t *payload,
+                        size_t length, size_t n, int followed)
+{
+    const size_t bytes = length - GCOMP__HEADER;
+    const size_t front = followed && slot->use.varies ? 4 : 0;
+    if (!j->head) {
+        memmove(j->to, payload, GCOMP__HEADER);
+        j->head = j->to;
+        j->head[6] |= followed ? GCOMP__SEVERAL : 0;
+        j->to += GCOMP__HEADER;
+        j->n = 0;
+    }
+    memmove(j->to + front, payload + GCOMP__HEADER, bytes);
+    if (front) gcomp__put32(j->to, (uint32_t)bytes);
+    j->to += front + bytes;
+    j->n += n;
+    if (followed) return;
+    length = (size_t)(j->to - j->head);
+    gcomp__put64(j->head + 8, j->n);
+    gcomp__put64(j->head + 16, length - GCOMP__HEADER);
+    if (!j->gc->desc.no_checksum) gcomp__seal(j->gc->set, j->head, length);
+    j->head = NULL;
+}
+
+/* Opens a body of `bytes` bytes, of a known codec, without its header. */
+static gcomp_result gcomp__open_body(const gcomp__set *set, gcomp__view *view,
+                                     const gcomp_codec *codec, const uint8_t *body, size_t bytes,
+                                     size_t n)
+{
+    const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : NULL;
+    memset(view, 0, sizeof *view);
+    view->method = gcomp__method_of(codec->method);
+    view->value = v;
+    view->a = v ? gcomp__pack(v, codec->value_param) : gcomp__pack(view->method, codec->param);
+    view->set = set;
+    view->body = body;
+    view->bytes = bytes;
+    view->n = n;
+    return (view->method->payload->open)(view);
+}
+
+/* Reads what came from each worker, bytes[w], from its beginning on. It lies back to back, or with
+   `stride` bytes from one worker's to the next one's. known: it was checked before. */
+static void gcomp__read_from(const gcomp *gc, gcomp__reader *readers, const uint8_t *from,
+                             size_t stride, const size_t *bytes, int known)
+{
+    memset(readers, 0, gc->world * sizeof *readers);
+    for (size_t w = 0; w < gc->world; from += stride ? stride : bytes[w], w++) {
+        readers[w].from = from;
+        readers[w].bytes = bytes[w];
+        readers[w].known = known;
+    }
+}
+
+/* Checks the header and the checksum of the next payload, of which nothing is believed before.
+     damaged bytes            GCOMP_CHECKSUM_MISMATCH, or what gcomp__header finds
+     another codec            GCOMP_CODEC_MISMATCH
+   Whether a checksum is there must agree with desc.no_checksum: a damaged flag would else pass for
+   a payload without one. */
+static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec, gcomp__reader *r,
+                                       int followed)
+{
+    const uint8_t *p = r->from + r->at;
+    const size_t left = r->bytes - r->at;
+    uint64_t n, bytes;
+    gcomp__view view;
+    if (left < GCOMP__HEADER || gcomp__get64(p + 16) > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
+    GCOMP__TRY(gcomp__header(p, left, &view, &n, &bytes));
+    r->left = n > SIZE_MAX ? SIZE_MAX : (size_t)n;
+    r->at += GCOMP__HEADER;
+    r->end = r->at + (size_t)bytes;
+    if (r->known) return GCOMP_OK;
+    if (view.flags & GCOMP__SEALED &&
+        gcomp__get32(p + 28) != gcomp__checksum(gc->set, p, GCOMP__HEADER + (size_t)bytes))
+        return GCOMP_CHECKSUM_MISMATCH;
+    if (view.flags & GCOMP__REFUSED)
+        return bytes ? GCOMP_TRAILING_BYTES : view.a ? GCOMP_RESERVED_BITS : GCOMP_NOT_FINITE;
+    if (!r->floats || followed || view.method != gcomp__as_floats())
+        GCOMP__TRY(gcomp__match(codec, 0, p));
+    if (!(view.flags & GCOMP__SEVERAL) != !followed) return GCOMP_RESERVED_BITS;
+    return !(view.flags & GCOMP__SEALED) == !!gc->desc.no_checksum ? GCOMP_OK
+                                                                   : GCOMP_CHECKSUM_MISMATCH;
+}
+
+/* Opens and checks the body of n elements that comes next; followed: see gcomp__is_followed. The
+   last one must end where its payload ends. */
+static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
+                                     const gcomp_codec *codec, gcomp__reader *r, size_t n,
+                                     int followed, gcomp__view *view)
+{
+    if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed));
+    if (n > r->left || (!followed && n != r->left)) return GCOMP_COUNT_MISMATCH;
+    size_t bytes = r->end - r->at;
+    if (followed && slot->use.varies) {
+        if (bytes < 4 || gcomp__get32(r->from + r->at) > bytes - 4) return GCOMP_TRUNCATED;
+        bytes = gcomp__get32(r->from + r->at);
+        r->at += 4;
+    } else if (followed) {
+        const size_t own = gcomp__bound_of(slot->use.method, codec, n) - GCOMP__HEADER;
+        if (own > bytes) return GCOMP_TRUNCATED;
+        bytes = own;
+    }
+    const uint8_t *p = r->from + r->at;
+    if (r->floats && bytes == 4 * n) { /* no sparse sum is so long */
+        const gcomp_codec none = gcomp__none_codec();
+        GCOMP__TRY(gcomp__open_body(gc->set, view, &none, p, bytes, n));
+    } else if (r->like && r->like->n == n && r->like->bytes == bytes && !slot->use.varies)
+        gcomp__view_like(view, r->like, p - GCOMP__HEADER);
+    else GCOMP__TRY(gcomp__open_body(gc->set, view, codec, p, bytes, n));
+    if (!r->known) GCOMP__TRY((view->method->payload->check)(view));
+    r->left -= n;
+    r->at += bytes;
+    if (!followed) r->end = 0;
+    return GCOMP_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------
    >>shards - the mean made by ranges of elements: owners add shards, and send their sums to all
 
    Worker w owns range w of each tensor: it alone adds what all workers have there.
@@ -24501,7 +24897,6 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
                                    &bytes));
     gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
     *length = GCOMP__HEADER + bytes;
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
     return GCOMP_OK;
 }
 
@@ -24514,7 +24909,6 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const gcomp_codec *codec = &slot->use.codec;
-    const size_t world = gc->world;
     /* in the scratch; of a payload, room for k indices and values */
     gcomp__selection s = gcomp__selection_in(
         &call, &work->in, slot->n,
@@ -24532,12 +24926,12 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
         left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     }
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
-    for (size_t w = 0; w < world; w++, to += length) {
-        const size_t begin = gcomp__range(slot->n, world, w),
-                     end = gcomp__range(slot->n, world, w + 1);
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++, to += length) {
+        const gcomp__portion portion = gcomp__portion_of(slot, w);
+        const size_t end = portion.begin + portion.n;
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
-            s.index[s.count] -= (uint32_t)begin;
-        s.n = end - begin; /* a shard counts its elements from 0 */
+            s.index[s.count] -= (uint32_t)portion.begin;
+        s.n = portion.n; /* a shard counts its elements from 0 */
         s.in.key.own = gcomp__philox_word(work->in.key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
         GCOMP__TRY(gcomp__put_shard(gc, slot, &s, to,
                                     GCOMP__HEADER + 10 + s.n / 8 +
@@ -24549,6 +24943,16 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
     return GCOMP_OK;
 }
 
+/* Opens a payload that this worker has made, and kept, and moves on behind it. */
+static void gcomp__open_own(const gcomp *gc, size_t n, const uint8_t *from, size_t *at,
+                            gcomp__view *view)
+{
+    const uint8_t *p = from + *at;
+    const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
+    (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
+    *at += length;
+}
+
 /* ---------------- two shots */
 
 /* Encodes a range, with a key of its own: number w; the mean of the own range has number
@@ -24558,25 +24962,22 @@ static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
                                      size_t *length)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    /* counted in plan.own and plan.sum */
-    const size_t capacity = gcomp__bound_of(slot->use.method, &slot->use.codec, n);
     gcomp__source part = *in; /* a copy, with random numbers of its own */
     part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
-    GCOMP__TRY(gcomp__encode_as(&call, &slot->use.codec, &part, n, to, capacity, length));
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
-    return GCOMP_OK;
+    /* there is room: plan.own and plan.sum count it */
+    return gcomp__encode_as(&call, &slot->use.codec, &part, n, to, SIZE_MAX, length);
 }
 
 /* The part of a tensor's work in range w. */
-static gcomp__work gcomp__work_in(const gcomp__work *work, size_t w)
+static gcomp__work gcomp__work_in(const gcomp__slot *slot, const gcomp__work *work, size_t w)
 {
-    const size_t begin = gcomp__range(work->n, work->world, w);
+    const gcomp__portion portion = gcomp__portion_of(slot, w);
     gcomp__work part = *work;
-    part.n = gcomp__range_size(work->n, work->world, w);
-    gcomp__source_from(&part.in, begin);
-    part.residual = gcomp__residual_at(work->residual, begin);
-    if (part.y.floats) part.y.floats += begin;
-    if (part.y.halves) part.y.halves += 2 * begin;
+    part.n = portion.n;
+    gcomp__source_from(&part.in, portion.begin);
+    part.residual = gcomp__residual_at(work->residual, portion.begin);
+    if (part.y.floats) part.y.floats += portion.begin;
+    if (part.y.halves) part.y.halves += 2 * portion.begin;
     return part;
 }
 
@@ -24587,8 +24988,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
                                                   const gcomp__work *work)
 {
     slot->now.length = 0;
-    for (size_t w = 0; w < gc->world; w++) {
-        gcomp__work part = gcomp__work_in(work, w);
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+        gcomp__work part = gcomp__work_in(slot, work, w);
         size_t length = 0;
         if (w == gc->me && slot->at.adds_own) {
             part.sums[0] = gc->mem.acc + slot->at.acc;
@@ -24609,22 +25010,22 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
 static void gcomp__pack_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
-    uint8_t *to = gc->mem.packed;
+    gcomp__joint j = {gc, gc->mem.packed, NULL, 0};
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
-        const uint8_t *begin = to; /* where that which goes to worker w begins */
+        const uint8_t *begin = j.to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->at.own_bytes) continue;
-            if (w == gc->me && slot->at.adds_own) continue;
+            const size_t n = gcomp__portion_of(slot, w).n;
+            if (!n || (w == gc->me && slot->at.adds_own)) continue;
             const uint8_t *from = slot->at.two_shot || slot->at.applied
                                       ? gc->mem.own + slot->at.own : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
-            size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
-            memcpy(to, from, length);
+            const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(from + 16);
+            gcomp__join(&j, slot, from, length, n, gcomp__is_followed(gc, slot, w));
             slot->now.walk += length; /* the shard of the next worker stands behind */
-            to += length;
         }
-        gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(to - begin),
+        gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(j.to - begin),
                           GCOMP_OK);
     }
     gcomp__all_sizes(gc, gc->mem.send_bytes, GCOMP__LENGTH_BYTES);
@@ -24634,27 +25035,25 @@ static void gcomp__pack_shards(gcomp *gc)
 /* Adds the shards of all tensors, when SHARDS is done, in the order of ranks. A bad one becomes the
    late error, which the totals tell; the sums of that range are then never sent.
      mem.shards   | from worker 0: tensors 0, 1, ... | from worker 1: tensors 0, 1, ... | ...
-     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world
-   mem.places[w] says how many bytes of worker w are read. */
+     mem.acc      <- sum over w of weight * decode(shard of w), weight = 1 / world */
 static void gcomp__add_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
-    const gcomp__slot *last = NULL;
-    gcomp__all_sizes(gc, gc->mem.places, 0);
-    for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!slot->now.grad || !slot->at.own_bytes) continue;
-        const int two_shot = slot->at.two_shot;
-        const size_t n = gcomp__range_size(slot->n, gc->world, gc->me);
+    gcomp__read_from(gc, gc->mem.shared, gc->mem.shards, 0, b->came, 0);
+    for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
+        const int takes_part = slot->now.grad && slot->at.own_bytes;
+        const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
+        const int two_shot = slot->at.two_shot, followed = gcomp__is_followed(gc, slot, gc->me);
         const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-        const uint8_t *from = gc->mem.shards;
         const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
         gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
-        for (size_t w = 0; w < gc->world; from += b->came[w++]) {
+        for (size_t w = 0; w < gc->world && n; w++) {
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
+            gc->mem.shared[w].like = sink.count ? gc->mem.views : NULL;
             gcomp_result result =
-                gcomp__next_payload(gc, &codec, n, from, b->came[w], gc->mem.places + w, view);
+                gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n, followed, view);
             if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
                 result = GCOMP_CORRUPT; /* more elements than the codec selects */
             if (result != GCOMP_OK) {
@@ -24663,15 +25062,12 @@ static void gcomp__add_shards(gcomp *gc)
             }
             sink.count++;
         }
+        if (!n) continue;
         sink.weight = 1.0f / (float)gc->desc.comm.world;
         sink.views = gc->mem.views;
         sink.fresh = !slot->at.adds_own; /* else the own part is in mem.acc already */
         gcomp__decode_with(&call, &sink);
-        last = slot;
     }
-    for (size_t w = 0; w < gc->world; w++) /* nothing may stand behind the last shard */
-        if (last && gc->mem.places[w] != b->came[w])
-            gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
 /* ---------------- owners send their sums, and all workers apply them
@@ -24752,7 +25148,7 @@ GCOMP__NOINLINE gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp
                                                     size_t n, size_t w)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    const size_t most = gcomp__most_sums(slot, n, gc->world);
+    const size_t most = gcomp__most_sums(slot, n);
     gcomp__source in = gcomp__plain_source(sums);
     in.key = gcomp__source_in(gc, slot, NULL, gc->step).key;
     gcomp__selection s = gcomp__selection_in(&call, &in, n, most + 32);
@@ -24803,7 +25199,7 @@ static void gcomp__put_tally(gcomp *gc)
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++)
         if (slot->now.grad && slot->at.own_bytes && slot->at.applied)
             gcomp__count_sums(gc, slot, gc->mem.acc + slot->at.acc,
-                              gcomp__range_size(slot->n, gc->world, gc->me), gc->me,
+                              gcomp__portion_of(slot, gc->me).n, gc->me,
                               gc->mem.tally + slot->now.tally);
     memcpy(gc->mem.tally + b->tally, gc->mem.tally, 4 * b->tally);
 }
@@ -24811,7 +25207,7 @@ static void gcomp__put_tally(gcomp *gc)
 /* Writes the sums of the own range, sparse if that is shorter than floats. */
 static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t *to, size_t *length)
 {
-    const size_t n = gcomp__range_size(slot->n, gc->world, gc->me);
+    const size_t n = gcomp__portion_of(slot, gc->me).n;
     float *const sums = gc->mem.acc + slot->at.acc;
     gcomp__border border = gcomp__all_sums;
     if (slot->at.applied)
@@ -24828,9 +25224,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
     memset(sums, 0, dense);
     for (size_t i = 0; i < s.count; i++) sums[s.index[i]] = s.value[i];
     const gcomp_codec none = gcomp__none_codec();
-    GCOMP__TRY(gcomp__encode_as(&call, &none, &in, s.n, to, GCOMP__HEADER + dense, length));
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, *length);
-    return GCOMP_OK;
+    return gcomp__encode_as(&call, &none, &in, s.n, to, GCOMP__HEADER + dense, length);
 }
 
 /* Writes the sums of all tensors into mem.packed, and their length, which TOTALS sends. A late
@@ -24839,32 +25233,44 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
-    const size_t world = gc->world;
-    uint8_t *to = gc->mem.packed;
+    gcomp__joint j = {gc, gc->mem.packed, NULL, 0};
     for (const gcomp__slot *slot = gc->tensors + b->first;
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
+        const int takes_part = slot->now.grad && slot->at.own_bytes;
+        const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
+        const int followed = gcomp__is_followed(gc, slot, gc->me);
         size_t length = 0;
         gcomp_result result;
-        if (!slot->now.grad || !slot->at.own_bytes || slot->at.scattered) continue;
+        if (!n || slot->at.scattered) continue;
         if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
             gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
             in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
-            result = gcomp__put_range(gc, slot, &in, gcomp__range_size(slot->n, world, gc->me),
-                                      world, to, &length);
-        } else result = gcomp__put_sums(gc, slot, to, &length);
-        if (result != GCOMP_OK) gcomp__blame(gc, result, gc->me, slot);
-        to += length;
+            result = gcomp__put_range(gc, slot, &in, n, gc->world, j.to, &length);
+        } else result = gcomp__put_sums(gc, slot, j.to, &length);
+        if (result != GCOMP_OK) {
+            gcomp__blame(gc, result, gc->me, slot);
+            break;
+        }
+        if (followed && !slot->at.two_shot) { /* not of floats, see gcomp__next_body */
+            const gcomp_codec codec = gcomp__shard_codec(slot);
+            gcomp__put_header(j.to, slot->use.method, &codec, 0, n, length - GCOMP__HEADER);
+        }
+        gcomp__join(&j, slot, j.to, length, n, followed);
     }
-    gcomp__put_length(gc, gc->mem.lengths, (size_t)(to - gc->mem.packed), gc->late_error);
+    gcomp__put_length(gc, gc->mem.lengths, (size_t)(j.to - gc->mem.packed), gc->late_error);
     gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
 }
 
-/* The sums that came from worker w. They lie where the own shards were cut, which were sent. */
-static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
+/* Opens the sum of a portion, of n elements, that comes next from owner w. Sums lie where the own
+   shards were cut, which were sent. */
+static gcomp_result gcomp__next_sum(const gcomp *gc, const gcomp__slot *slot, size_t w, size_t n,
+                                    gcomp__view *view)
 {
-    const gcomp__bucket *b = gc->bucket;
-    return gc->mem.cut + b->at_cut + w * b->share_stride;
+    const gcomp_codec codec = slot->at.two_shot ? slot->use.codec : gcomp__shard_codec(slot);
+    gc->mem.shared[w].floats = !slot->at.two_shot;
+    return gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n,
+                            gcomp__is_followed(gc, slot, w), view);
 }
 
 /* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. A sparse
@@ -24872,47 +25278,34 @@ static const uint8_t *gcomp__sums_from(gcomp *gc, size_t w)
 static void gcomp__check_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
-    const gcomp__slot *last = NULL;
-    size_t *places = gc->mem.places; /* as in gcomp__add_shards */
-    gcomp__all_sizes(gc, places, 0);
+    gcomp__read_from(gc, gc->mem.shared, gc->mem.cut + b->at_cut, b->share_stride, b->came, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         if (!slot->now.grad || !slot->at.own_bytes) continue;
-        for (size_t w = 0; w < gc->world; w++) {
-            const uint8_t *from = gcomp__sums_from(gc, w);
-            const size_t n = gcomp__range_size(slot->n, gc->world, w);
-            gcomp_codec codec = slot->use.codec;
+        for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
             gcomp__view view;
-            if (!slot->at.two_shot)
-                codec = b->came[w] - places[w] > 5 &&
-                                from[places[w] + 5] == gcomp__as_floats()->wire
-                            ? gcomp__none_codec() : gcomp__shard_codec(slot);
-            gcomp_result result =
-                gcomp__next_payload(gc, &codec, n, from, b->came[w], places + w, &view);
-            if (result == GCOMP_OK) continue;
-            gcomp__blame(gc, result, w, slot);
-            return;
+            const gcomp_result result =
+                gcomp__next_sum(gc, slot, w, gcomp__portion_of(slot, w).n, &view);
+            if (result != GCOMP_OK) {
+                gcomp__blame(gc, result, w, slot);
+                return;
+            }
         }
-        last = slot;
     }
-    for (size_t w = 0; w < gc->world; w++)
-        if (last && places[w] != b->came[w]) gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, last);
 }
 
 /* ---------------- sums are applied, in the commit */
 
 /* y <- y + the sums of all ranges. They were divided by the number of workers when they were added:
-   what is applied is the mean. The commit sets mem.places to 0 before the first tensor of a
-   bucket. */
+   what is applied is the mean. The commit begins to read before the first tensor of a bucket. */
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const size_t world = gc->world;
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    for (size_t w = 0; w < world; w++) {
-        const size_t n = gcomp__range_size(slot->n, world, w);
-        float *const range = y + gcomp__range(slot->n, world, w);
-        gcomp__sink sink = gcomp__sink_to(GCOMP__ADD, gcomp__output_in(range, GCOMP_F32), n);
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+        const gcomp__portion at = gcomp__portion_of(slot, w);
+        gcomp__sink sink =
+            gcomp__sink_to(GCOMP__ADD, gcomp__output_in(y + at.begin, GCOMP_F32), at.n);
         gcomp__view view;
-        gcomp__open_next(gc, NULL, n, gcomp__sums_from(gc, w), gc->mem.places + w, &view);
+        (void)gcomp__next_sum(gc, slot, w, at.n, &view);
         sink.fresh = 0; /* ranges do not overlap: each adds to zeros of y */
         sink.views = &view;
         sink.count = 1;
@@ -24948,7 +25341,7 @@ static void gcomp__keep_mean(const gcomp *gc, const gcomp__slot *slot, const gco
 /* SCATTER: y <- the sums of the own range, which are its mean. The rest of y stays. */
 static void gcomp__take_shard(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
-    const gcomp__work part = gcomp__work_in(work, gc->me);
+    const gcomp__work part = gcomp__work_in(slot, work, gc->me);
     const float *mean = gc->mem.acc + slot->at.acc;
     if (part.y.floats) memcpy(part.y.floats, mean, 4 * part.n);
     else gcomp__convert(&work->call, part.y.halves, mean, part.y.dtype, part.n, 0, 0);
@@ -24966,14 +25359,14 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
 {
     const int scattered = slot->at.scattered;
     size_t at = slot->at.own; /* payloads of the ranges of others, in order */
-    for (size_t w = 0; w < work->world; w++) {
-        const gcomp__work part = gcomp__work_in(work, w);
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+        const gcomp__work part = gcomp__work_in(slot, work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
         if (scattered) {
             sink.y = gcomp__no_output;
         } else {
-            gcomp__open_next(gc, NULL, part.n, gcomp__sums_from(gc, w), gc->mem.places + w, &mean);
+            (void)gcomp__next_sum(gc, slot, w, part.n, &mean);
             sink.views = &mean;
             sink.count = sink.own_at = 1;
         }
@@ -24982,7 +25375,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
             else if (gcomp__has_residual(slot)) gcomp__keep_mean(gc, slot, &part, &mean);
             sink.in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS); /* it is written */
         } else {
-            gcomp__open_next(gc, NULL, part.n, gc->mem.own, &at, &sent);
+            gcomp__open_own(gc, part.n, gc->mem.own, &at, &sent);
             sink.own = &sent;
         }
         if (!scattered || gcomp__residual_memory(sink.in.residual))
@@ -24995,20 +25388,20 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
    sent, and zeros. */
 static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float *y)
 {
-    const size_t world = gc->world, floats = gcomp__tally_floats(slot);
+    const size_t last = slot->at.last_owner, floats = gcomp__tally_floats(slot);
     float *const own = gc->mem.tally, *const all = own + floats;
     memset(all, 0, 4 * floats);
-    for (size_t w = 0; w < world; w++) {
-        gcomp__count_sums(gc, slot, y + gcomp__range(slot->n, world, w),
-                          gcomp__range_size(slot->n, world, w), w, own);
+    for (size_t w = slot->at.owner; w <= last; w++) {
+        const gcomp__portion at = gcomp__portion_of(slot, w);
+        gcomp__count_sums(gc, slot, y + at.begin, at.n, w, own);
         for (size_t i = 0; i < floats; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
-    for (size_t w = 0; w < world && border.above > 1; w++) {
-        float *const part = y + gcomp__range(slot->n, world, w);
-        const size_t n = gcomp__range_size(slot->n, world, w);
-        const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, part, n, w);
-        memset(part, 0, 4 * n);
+    for (size_t w = slot->at.owner; w <= last && border.above > 1; w++) {
+        const gcomp__portion at = gcomp__portion_of(slot, w);
+        float *const part = y + at.begin;
+        const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, part, at.n, w);
+        memset(part, 0, 4 * at.n);
         for (size_t i = 0; i < s.count; i++) part[s.index[i]] = s.value[i];
     }
 }
@@ -25019,13 +25412,13 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
 static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     size_t at = slot->at.own; /* shards, in order */
-    for (size_t w = 0; w < work->world; w++) {
-        const size_t begin = gcomp__range(work->n, work->world, w),
-                     n = gcomp__range_size(work->n, work->world, w);
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+        const gcomp__portion portion = gcomp__portion_of(slot, w);
+        const size_t begin = portion.begin, n = portion.n;
         const float *mean = gc->mem.acc + slot->at.acc, *y = work->y.floats + begin;
         float *e = work->residual.floats + begin;
         gcomp__view sent;
-        gcomp__open_next(gc, NULL, n, gc->mem.own, &at, &sent);
+        gcomp__open_own(gc, n, gc->mem.own, &at, &sent);
         gcomp__sparse_take(&sent, e, y);
         if (w != gc->me || gcomp__values_as_floats(&slot->use.codec)) continue;
         for (size_t i = 0; i < n; i++) {
@@ -25454,6 +25847,7 @@ static void gcomp__put_frame(gcomp *gc)
     gcomp__bucket *b = gc->bucket;
     /* digest: the bucket, and for each tensor 0, 1, or 2 in an odd step */
     uint32_t active = (uint32_t)gc->current, told = 0;
+    int inside = 0; /* 1: another payload of the same bundle stands before */
     const int decides = gc->current == 0 && gc->schedule.rule >= 0 && gc->desc.comm.rank == 0;
     uint64_t bytes = 0, words[GCOMP__TOLD_COUNT]; /* bytes: of payloads */
     uint8_t *f = gc->frames;
@@ -25467,20 +25861,29 @@ static void gcomp__put_frame(gcomp *gc)
     gc->gather_round = -1;
     gc->stages = gc->has_tally = 0;
     b->tally = 0;
+    memset(b->kinds, 0, sizeof b->kinds);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const uint64_t odd = (uint64_t)slot->now.odd;
         active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + odd : 0);
         if (!slot->now.grad) continue;
-        if (slot->use.bound) bytes += slot->now.length;
+        if (slot->use.bound) { /* see gcomp__join */
+            const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
+            bytes += slot->now.length - (inside ? GCOMP__HEADER : 0);
+            bytes += followed && slot->use.varies ? 4 : 0;
+            inside = followed;
+        }
         if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
         if (slot->at.own_bytes && slot->at.applied) {
             gc->has_tally = 1;
             slot->now.tally = b->tally;
             b->tally += gcomp__tally_floats(slot);
         }
-        for (int round = gc->gather_round + 1; round < 3; round++)
-            if (slot->use.rounds[round] == GCOMP__GATHER) gc->gather_round = round;
+        for (int round = 0; round < 3; round++) b->kinds[round] |= 1u << slot->use.rounds[round];
     }
+    for (int round = 0; round < 3; round++)
+        if (b->kinds[round] >> GCOMP__GATHER & 1) gc->gather_round = round;
+    b->gathers = gc->gather_round >= 0;
+    b->sums = gc->stages == GCOMP__STAGES;
     memset(f, 0, GCOMP__FRAME);
     memcpy(f, "GCF1", 4);
     gcomp__put32(f + GCOMP__AT_RANK, (uint32_t)gc->desc.comm.rank);
@@ -26047,11 +26450,8 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
     uint8_t *to = by_ranges ? gc->mem.own + slot->at.own : gc->mem.send + slot->at.send;
     work->call.agreed = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
-    GCOMP__TRY(gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
-                                by_ranges ? slot->at.own_bytes : slot->use.bound,
-                                &slot->now.length));
-    if (!gc->desc.no_checksum) gcomp__seal(gc->set, to, slot->now.length);
-    return GCOMP_OK;
+    return gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
+                            by_ranges ? slot->at.own_bytes : slot->use.bound, &slot->now.length);
 }
 
 /* Encodes a gradient: its payload, its shards, or what it brings to the first sum. Not inlined: its
@@ -26163,8 +26563,9 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
 {
     const gcomp__bucket *b = gc->bucket;
     size_t count = 0;
+    if (gc->round > 2 || !(b->kinds[gc->round] >> kind & 1)) return 0;
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!slot->now.grad || gc->round > 2 || slot->use.rounds[gc->round] != kind) continue;
+        if (!slot->now.grad || slot->use.rounds[gc->round] != kind) continue;
         /* those of one kind lie one behind the other */
         if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
         count += slot->now.sum_count[gc->round];
@@ -26172,10 +26573,16 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     return count;
 }
 
-/* What this worker sent to all, or to itself, must have come back to it. Otherwise nothing was
-   delivered, or only a part: a late error. */
-static void gcomp__need_back(gcomp *gc, const uint8_t *sent, const uint8_t *came, size_t bytes)
+/* Nothing may stand behind what was read. And what this worker sent to all, or to itself, must have
+   come back to it: otherwise nothing was delivered, or only a part. Late errors. */
+static void gcomp__need_back(gcomp *gc, const gcomp__reader *readers, const uint8_t *sent,
+                             const uint8_t *came, size_t bytes)
 {
+    for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++)
+        if (readers[w].at != readers[w].bytes)
+            gc->late_error =
+                gcomp__fail_with(gc, GCOMP_TRAILING_BYTES, "rank %u: %s", (uint64_t)w,
+                                 gcomp_result_string(GCOMP_TRAILING_BYTES));
     if (gc->late_error == GCOMP_OK && bytes && memcmp(sent, came, bytes))
         gc->late_error = gcomp__not_back(gc, GCOMP_CHECKSUM_MISMATCH);
 }
@@ -26271,7 +26678,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         break;
     case GCOMP__ANSWERS:
         if (*late != GCOMP_OK) return *late;
-        *late = gcomp__check_lengths(gc, 0, gc->mem.places); /* if damaged: the others go on */
+        *late = gcomp__check_lengths(gc, 0, gc->mem.answers); /* if damaged: the others go on */
         if (*late == GCOMP_CHECKSUM_MISMATCH || *late == GCOMP_CORRUPT) break;
         return *late;
     case GCOMP__SHARDS:
@@ -26281,7 +26688,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
             sent += gc->mem.send_bytes[w];
             came += b->came[w];
         }
-        gcomp__need_back(gc, sent, came, b->came[gc->me]);
+        gcomp__need_back(gc, gc->mem.shared, sent, came, b->came[gc->me]);
         if (gc->has_tally) gcomp__put_tally(gc);
         break;
     case GCOMP__COUNTS:
@@ -26303,7 +26710,8 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         break;
     case GCOMP__SUMS:
         gcomp__check_sums(gc);
-        gcomp__need_back(gc, gc->mem.packed, gcomp__sums_from(gc, gc->me), b->came[gc->me]);
+        gcomp__need_back(gc, gc->mem.shared, gc->mem.packed,
+                         gc->mem.cut + b->at_cut + gc->me * b->share_stride, b->came[gc->me]);
         break;
     default: break;
     }
@@ -26339,24 +26747,22 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
         /* All payloads of all workers. A bad one becomes the late error. Together those of a worker
            must have exactly the bytes that the worker's frame announced.
              recv   | worker 0: tensor 0, tensor 1, ..., zeros up to the stride | worker 1: ... |
-                                ^ mem.cursors[0], when tensor 0 is checked */
-        for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
-            gcomp__slot *slot = NULL;
-            gcomp__view view;
-            gc->mem.cursors[w] = 0;
-            for (size_t i = b->first; i < b->end && gc->late_error == GCOMP_OK; i++) {
-                slot = gc->tensors + i;
-                if (!slot->now.grad || !slot->use.bound) continue;
+                                ^ mem.gathered[0], when tensor 0 is checked */
+        gcomp__read_from(gc, gc->mem.gathered, b->recv, b->stride, b->bytes, 0);
+        for (size_t i = b->first; i < b->end; i++) {
+            const gcomp__slot *slot = gc->tensors + i;
+            const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
+            if (!slot->now.grad || !slot->use.bound) continue;
+            for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
+                gc->mem.gathered[w].like = w ? gc->mem.views : NULL;
                 const gcomp_result result =
-                    gcomp__next_payload(gc, &slot->use.codec, slot->n, b->recv + w * b->stride,
-                                        b->bytes[w], gc->mem.cursors + w, &view);
+                    gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w, slot->n,
+                                     followed, gc->mem.views + w);
                 if (result != GCOMP_OK) gcomp__blame(gc, result, w, slot);
             }
-            if (slot && gc->mem.cursors[w] != b->bytes[w])
-                gcomp__blame(gc, GCOMP_TRAILING_BYTES, w, slot);
         }
-        gcomp__need_back(gc, gc->mem.send + b->at_send, b->recv + gc->me * b->stride,
-                         b->bytes[gc->me]);
+        gcomp__need_back(gc, gc->mem.gathered, gc->mem.send + b->at_send,
+                         b->recv + gc->me * b->stride,                         b->bytes[gc->me]);
     }
     /* sums of floats or halves may have become infinite: that is a late error */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS && gc->late_error == GCOMP_OK; kind++) {
@@ -26519,8 +26925,8 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         for (size_t w = 0; w < gc->world; w++)
             gc->mem.send_bytes[w] = (size_t)gcomp__get64(own + w * GCOMP__LENGTH_BYTES);
         gcomp__put_length(gc, own, 0, gc->late_error); /* all workers get the same answer */
-        gcomp__all_sizes(gc, gc->mem.places, GCOMP__LENGTH_BYTES);
-        gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.places);
+        gcomp__all_sizes(gc, gc->mem.answers, GCOMP__LENGTH_BYTES);
+        gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.answers);
         break;
     case GCOMP__SHARDS:
         gcomp__ask_alltoall(gc, request, id, gc->mem.packed, gc->mem.shards);
@@ -26591,12 +26997,12 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
            comm.allgather takes as many bytes from each:
              before   | payload, room  | payload, room       | payload | ...      room: to `bound`
              after    | payload | payload | payload | zeros up to the stride | */
-        uint8_t *to = gc->mem.send + b->at_send; /* where the next payload goes */
+        gcomp__joint j = {gc, gc->mem.send + b->at_send, NULL, 0};
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->use.bound) continue;
-            slot->now.send = (size_t)(to - gc->mem.send);
-            memmove(to, gc->mem.send + slot->at.send, slot->now.length);
-            to += slot->now.length;
+            gcomp__join(&j, slot, gc->mem.send + slot->at.send, slot->now.length, slot->n,
+                        gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE));
+            slot->now.sent = (size_t)(j.to - gc->mem.send) - (slot->now.length - GCOMP__HEADER);
         }
         /* payloads come in behind those of the buckets before, or, where means are made bucket by
            bucket, always at the same place */
@@ -26606,7 +27012,7 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
             b->bytes[w] = (size_t)gcomp__get64(gcomp__frame_of(gc, w) + GCOMP__AT_BYTES);
             b->stride = gcomp__max(b->stride, b->bytes[w]);
         }
-        memset(to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - to));
+        memset(j.to, 0, (size_t)(gc->mem.send + b->at_send + b->stride - j.to));
         gcomp__ask_gather(gc, request, gcomp__issue(gc, GCOMP__GATHER), gc->mem.send + b->at_send,
                           b->recv, b->stride, b->bytes);
         return 1;
@@ -26616,15 +27022,16 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     return gc->issued != gc->done;
 }
 
-/* Opens the payloads of all workers for a tensor, those at the cursors, for a sink of their
-   mean. */
+/* Opens what all workers have sent of a tensor, what comes next, for a sink of the mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
-    const gcomp__bucket *b = gc->bucket;
+    const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < gc->world; w++)
-        gcomp__open_next(gc, w ? views : NULL, slot->n, b->recv + w * b->stride,
-                         gc->mem.cursors + w, views + w);
+    for (size_t w = 0; w < gc->world; w++) {
+        gc->mem.gathered[w].like = w ? views : NULL;
+        (void)gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w, slot->n, followed,
+                               views + w);
+    }
     sink->views = views;
     sink->count = gc->world;
     sink->weight = 1.0f / (float)gc->desc.comm.world;
@@ -26636,7 +27043,7 @@ static void gcomp__make_means(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
     const double from = gcomp__now(gc);
-    gcomp__all_sizes(gc, gc->mem.cursors, 0);
+    gcomp__read_from(gc, gc->mem.gathered, b->recv, b->stride, b->bytes, 1);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
         if (!slot->now.grad || !slot->use.bound) continue;
@@ -26783,9 +27190,10 @@ GCOMP_API gcomp_result gcomp_step_done(gcomp *gc, uint32_t id, int status)
    two shots has `world` times what its mean lost in the residual of its range. */
 static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
-    const size_t world = gc->world, me = gc->me, n = slot->n;
-    const size_t begin = slot->at.adds_own ? gcomp__range(n, world, me) : n;
-    const size_t end = slot->at.adds_own ? gcomp__range(n, world, me + 1) : n;
+    const size_t world = gc->world, n = slot->n;
+    const gcomp__portion portion = gcomp__portion_of(slot, gc->me);
+    const size_t begin = slot->at.adds_own ? portion.begin : n;
+    const size_t end = slot->at.adds_own ? begin + portion.n : n;
     /* squares of the ranges before the own one, of the own one, and of those behind it */
     const double before = gcomp__residual_squares(gc, work->residual, 0, begin);
     const double own = gcomp__residual_squares(gc, work->residual, begin, end) /
@@ -26827,8 +27235,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     const gcomp_dtype dtype = work.in.dtype; /* a commit may change it */
     const int scattered = slot->at.scattered;
     /* the elements that have the mean: the own range, or all */
-    const size_t begin = scattered ? gcomp__range(slot->n, work.world, gc->me) : 0;
-    const size_t n = scattered ? gcomp__range_size(slot->n, work.world, gc->me) : slot->n;
+    gcomp__portion part = {0, slot->n};
+    if (scattered) part = gcomp__portion_of(slot, gc->me);
     float *const made = slot->now.mean; /* the mean, if it is there already */
     if (made) work.y = gcomp__output_in(made, GCOMP_F32);
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
@@ -26838,10 +27246,10 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         gcomp__sink sink = gcomp__sink_of(&work);
         gcomp__view own; /* the own payload, as it was encoded */
         if (!by_ranges || !slot->at.applied)
-            (void)gcomp__open_payload(gc->set, &own, NULL,
-                                      by_ranges ? gc->mem.own + slot->at.own
-                                                : gc->mem.send + slot->now.send,
-                                      slot->now.length, slot->n);
+            (void)gcomp__open_body(gc->set, &own, &slot->use.codec,
+                                   by_ranges ? gc->mem.own + slot->at.own + GCOMP__HEADER
+                                             : gc->mem.send + slot->now.sent,
+                                   slot->now.length - GCOMP__HEADER, slot->n);
         if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
@@ -26869,7 +27277,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
        what is scattered: there is nothing to compare */
     if ((check && !scattered) || gc->desc.measure)
-        gcomp__look_at_mean(gc, gcomp__output_in(slot->now.grad, dtype), begin, n,
+        gcomp__look_at_mean(gc, gcomp__output_in(slot->now.grad, dtype), part.begin, part.n,
                             check && !scattered);
     const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
     gc->stats.bytes_in += bytes;
@@ -26899,8 +27307,11 @@ GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
        added */
     for (gc->current = gc->plan.buckets; gc->current-- > 0;) {
         const gcomp__bucket *b = gc->bucket = gcomp__bucket_at(gc, gc->current);
-        for (size_t w = 0; w < gc->world && gc->mem.cursors; w++)
-            gc->mem.cursors[w] = gc->mem.places[w] = 0;
+        if (b->gathers)
+            gcomp__read_from(gc, gc->mem.gathered, b->recv, b->stride, b->bytes, 1);
+        if (b->sums)
+            gcomp__read_from(gc, gc->mem.shared, gc->mem.cut + b->at_cut, b->share_stride, b->came,
+                             1);
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad) continue;
             slot->kept.steps++; /* each so many of its steps, its mean goes into the digest */
@@ -28426,6 +28837,7 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
         /* gives back what was taken for the new place */
         (void)gcomp__hold(&next, &gc->desc, 1);
         gcomp__drop_other(&next, gc, &next.memory);
+        gc->placed = 0; /* tensors have bundles of the new place */
         gc->memory.misaligned = next.memory.misaligned;
         return gcomp__no_memory(gc, "no memory for the frames and buffers of these workers");
     }

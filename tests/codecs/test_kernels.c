@@ -711,8 +711,10 @@ static void test_a_tensor_knows_what_else_the_step_holds(void)
     gcomp *gc;
     CHECK(gcomp_open(&gc, &(gcomp_desc){.codec = "powersgd:rank=2", .comm.world = 1}) == GCOMP_OK);
     CHECK(gcomp_add_tensor(gc, &small) == GCOMP_OK);
+    gcomp__know_places(gc);
     CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL && !gcomp__powersgd_is_uncached(SMALL, 2));
     CHECK(gcomp_add_tensor(gc, &large) == GCOMP_OK);
+    gcomp__know_places(gc);
     CHECK(gcomp__work_of(gc, gc->tensors).together == SMALL + LARGE && gcomp__powersgd_is_uncached(SMALL + LARGE, 2));
     gcomp_close(gc);
 }

