@@ -332,7 +332,7 @@ static void test_overlap_hides_the_requests_and_changes_no_bit(void)
     memcpy(x, workers[0].x, BYTES);
     each(WORLD, body_slow_outer);
     for (int w = 0; w < WORLD; w++) CHECK(workers[w].result == GCOMP_OK && same(workers[w].x, x));
-    CHECK(slows[0].tested >= 90 && slows[0].awaited <= 4);
+    CHECK(slows[0].tested >= 90 && slows[0].awaited <= 6); /* the six requests of a bucket in two shots */
     printf("# streaming: %zu requests carried out while workers compute, %zu at the end\n", slows[0].tested, slows[0].awaited);
     local_steps = 200;
     set_delay(20, 20, "none");
