@@ -14673,6 +14673,8 @@ typedef struct gcomp__selection {
     size_t at, end;            /* the next one to look at; n, or where a thread's part ends */
     /* candidates have a key from here on: positive ones, negative ones; both >= 1 */
     uint32_t guess, under;
+    int apart;                 /* the signs have their own limits, and are counted, see dryden */
+    size_t sides[2], seen;     /* positive and negative elements among the first `seen` */
     float *value;              /* the chosen ones; both have room for capacity + 16 */
     uint32_t *index;
     size_t count, capacity;
@@ -14696,8 +14698,8 @@ struct gcomp__selector {
 
    The k-th largest is found without sorting. One pass finds the least and the largest key. The next
    counts the keys in 2048 bins of equal width, and the counts say which bin has the k-th. That bin
-   is cut into 2048 finer bins, and so on: three times at most for keys of 31 bits. If a bin holds
-   16 keys or fewer, they are sorted instead. With k = 6:
+   is cut into 2048 finer bins, and so on: three times at most for keys of 31 bits (256 bins, and
+   four times, for few keys). If a bin holds 16 keys or fewer, they are sorted instead. With k = 6:
 
      keys                  least |----|----|----|----|----|----| largest
      keys in the bin               90   41   12    4    3    1
@@ -14719,11 +14721,12 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-/* What the keys of numbers are made from. The key of a float with the other sign is 0. */
+/* What the keys of numbers are made from. */
 enum { GCOMP__FLOATS_ABOVE, GCOMP__FLOATS_BELOW, GCOMP__ALL_FLOATS, GCOMP__DOUBLES };
 
-/* The key of number i: of a float without its sign, or of a double that has no sign. */
-GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
+/* The key of number i: of a float without its sign, or of a double that has no sign. A float with
+   the other sign has the key `other`. */
+GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i, uint64_t other)
 {
     uint64_t large;
     uint32_t word;
@@ -14732,7 +14735,7 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
         return large;
     }
     memcpy(&word, (const float *)numbers + i, 4);
-    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : 0;
+    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : other;
 }
 
 /* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
@@ -14740,20 +14743,25 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
 GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
+    const int all = kind == GCOMP__DOUBLES ? kind : GCOMP__ALL_FLOATS;
     uint64_t least = UINT64_MAX, largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t key = gcomp__key_of(numbers, kind, i);
+        const uint64_t key = gcomp__key_of(numbers, all, i, 0);
         least = key < least ? key : least;
         largest = key > largest ? key : largest;
     }
+    /* The other sign counts as least keys, which are in no one's way: a branch for each would often
+       be predicted wrongly. */
+    const uint64_t other = least;
+    const size_t most = count < 1024 ? 256 : GCOMP__SPARSE_BINS; /* fewer are cleared sooner */
     /* At each turn the key that is looked for is the k-th largest of those from least to
-       least + range. A turn narrows these to one bin, a 2048th of their range. */
+       least + range. A turn narrows these to one bin. */
     for (uint64_t range = largest - least; range;) {
         unsigned shift = 0; /* bins of 2^shift keys each */
-        while (range >> shift >= GCOMP__SPARSE_BINS) shift++;
-        memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
+        while (range >> shift >= most) shift++;
+        memset(bins, 0, sizeof *bins * most);
         for (size_t i = 0; i < count; i++) {
-            const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
+            const uint64_t key = gcomp__key_of(numbers, kind, i, other) - least;
             if (key <= range) bins[key >> shift]++;
         }
         /* from the largest keys down; k becomes the place within its bin */
@@ -14765,7 +14773,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t coun
             uint64_t some[16]; /* the keys of the bin less `least`, sorted by insertion */
             size_t larger = 0;
             for (size_t i = 0, found = 0, j; found < bins[bin]; i++) {
-                const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
+                const uint64_t key = gcomp__key_of(numbers, kind, i, other) - least;
                 if (key > range) continue; /* of another bin, or below least */
                 for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
                 some[j] = key;
@@ -14850,7 +14858,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
 {
     size_t sample = gcomp__sparse_sample(s->n);
     /* few elements: a sure guess only saves time, and a sample of a 16th of them does that */
-    if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16;
+    if (sure && !sample) sample = s->n / 256 * 16;
     if (!sample) return 1;
     gcomp__sparse_look(call, s, sample);
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
@@ -14917,16 +14925,23 @@ static void gcomp__collect(gcomp__selection *s)
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, s->at, size, tile);
         const size_t groups = (size + 15) / 16;
         uint32_t some = 0; /* a bit a group, the lowest one first: those with candidates */
+        size_t all = 0, below = 0; /* elements that are not 0, or negative */
         for (size_t j = 0; j < groups; j++) {
             const gv x = gcomp__sum_at(p, 16 * j);
             mask[j] = gv_reaches(x, guess);
-            if (guess != under) {
-                /* another limit for negative elements, see dryden */
-                const uint32_t negative = gv_below_0(x);
-                mask[j] = (mask[j] & ~negative) | (gv_reaches(x, under) & negative);
+            if (s->apart) {
+                const uint32_t negative = gw_signs(gw_bits(x)), any = gv_reaches(x, 1);
+                if (under != guess) mask[j] ^= (mask[j] ^ gv_reaches(x, under)) & negative;
+                if (s->at + 16 * j >= s->seen) {
+                    below += gcomp__popcount(any & negative);
+                    all += gcomp__popcount(any);
+                }
             }
             some |= (uint32_t)(mask[j] != 0) << j;
         }
+        s->sides[0] += all - below;
+        s->sides[1] += below;
+        s->seen = s->at + size; /* these are not counted again where the buffer gets full */
         /* groups without candidates are not looked at again */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some), i = s->at + 16 * j;
@@ -14987,6 +15002,7 @@ typedef struct gcomp__collect_job {
     const gcomp__set *set;
     size_t room;                        /* elements that a part may find */
     size_t count[GCOMP__SPARSE_PARTS];  /* what each part found; SIZE_MAX: its room was full */
+    size_t sides[GCOMP__SPARSE_PARTS][2];
 } gcomp__collect_job;
 
 /* Task i: the elements of part i, into its room. */
@@ -14996,13 +15012,14 @@ static void gcomp__collect_part(void *arg, size_t i)
     gcomp__selection part = *job->s;
     const size_t each = part.n / GCOMP__SPARSE_PARTS / 16 * 16;
     /* the last part has the rest */
-    part.at = each * i;
+    part.at = part.seen = each * i;
     part.end = i + 1 < GCOMP__SPARSE_PARTS ? part.at + each : part.n;
     part.value += i * job->room;
     part.index += i * job->room;
     part.capacity = job->room;
     (gcomp__sparse(job->set)->collect)(&part);
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
+    memcpy(job->sides[i], part.sides, sizeof part.sides);
 }
 
 /* Finds in parts what collecting one after the other would find, and returns 1. If a part's room
@@ -15024,6 +15041,8 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
         /* part 0 stays where it is, since its room begins the buffer */
         memmove(s->value + s->count, s->value + i * job.room, sizeof *s->value * job.count[i]);
         memmove(s->index + s->count, s->index + i * job.room, sizeof *s->index * job.count[i]);
+        s->sides[0] += job.sides[i][0];
+        s->sides[1] += job.sides[i][1];
     }
     s->at = s->end;
     return 1;
@@ -15038,8 +15057,7 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
 {
     s->guess = first;
     s->under = under;
-    s->count = 0;
-    s->at = 0;
+    s->count = s->at = s->seen = s->sides[0] = s->sides[1] = 0;
     s->end = s->n;
     for (;;) {
         if (s->at || !call->parallel.run || s->n < GCOMP_CHUNK || !gcomp__collect_parts(call, s))
@@ -15075,15 +15093,15 @@ static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
 }
 
 /* Chooses from 0.8 k to 1.25 k elements, by a guess that is as good as the sample. If they are
-   fewer or more, the k largest. */
+   fewer or more, or there is no such sample, the k largest. */
 GCOMP__NOINLINE gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec,
                                                  gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
-    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
-    GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
-    /* the sample misled: now by a sure guess */
-    if (s->count < k - k / 5)
+    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0); /* 1: there was no sample */
+    if (guess > 1) GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
+    /* it misled: now by a sure guess */
+    if (guess == 1 || s->count < k - k / 5)
         return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
     if (s->count > most) gcomp__sparse_keep(s, k);
     return GCOMP_OK;
@@ -15597,7 +15615,8 @@ static const gcomp__payload gcomp__sparse_payload = {
      3. the k largest of them stay; if there are fewer than k, a second pass finds all
 
    exact=0: about k elements, at least 0.8 k and at most 1.25 k (or all that are not zero): those
-   with the key that just k would reach by the sample. If these are fewer or more, the k largest.
+   with the key that just k would reach by the sample. If these are fewer or more, the k largest; so
+   too of fewer than 32768 elements.
    Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the largest elements of
    the mean are applied, about k (exact=0: 1.25 k), see >>shards; what a worker sent to other places
    stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss.
@@ -15760,47 +15779,30 @@ static const gcomp__method gcomp__row_nonzero = {
      sent      p_i, as floats or by the value method
      residual  p_i - sent_i there, p_i elsewhere
 
-   Of each sign k elements are sent, of equal ones the first; how many elements have a sign is known
-   from a sample of 4096 elements or more, so that both signs together send their share, and each
-   nearly. If a sign is not in the sample, it takes the threshold of the other sign; if the sample
-   is all zeros, all elements that are not zero are taken. +onebit:block=tensor
-   sends the mean of each side instead of the values, as published. */
+   Of each sign its share is sent, of equal elements the first. Candidates are those that topk would
+   look at; how many elements have a sign is counted on the way. If these are too few of a sign, the
+   signs get limits of their own, from a sample. +onebit:block=tensor sends the mean of each side
+   instead of the values, as published. */
 #if GCOMP__ONCE(DRYDEN)
-/* A share of each sign, n elements together, and twice as many as the sample promises. */
+/* A share of each sign; room for four times as many, since equal elements fill it. */
 static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 {
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-/* Elements of one sign that are sent: its share of n * count / sample elements. 0: not known. */
-static size_t gcomp__dryden_share(const gcomp_codec *codec, size_t n, size_t count, size_t sample)
+/* Keeps k[0] positive and k[1] negative elements, the largest, or as many as there are; least: the
+   smallest key of each, or 1 if all are kept. Returns 0 if there are fewer than k of a sign. */
+static int gcomp__dryden_keep(gcomp__selection *s, const size_t *k, uint32_t *least)
 {
-    const size_t all = (size_t)((uint64_t)n * count / sample); /* n <= 2^32, count <= 2^16 */
-    return count ? gcomp__sparse_k(codec->param[0], all) : 0;
-}
-
-/* The threshold of one sign, as a key that its k elements reach all but certainly. value: the
-   `count` elements of the sample that have this sign. If there are none, any key that is not
-   zero. */
-static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value, size_t count,
-                                   size_t sample, size_t k)
-{
-    const size_t all = (size_t)((uint64_t)s->n * count / sample);
-    return count ? gcomp__sampled_key(value, count, k, all, 1, s->bins) : 1;
-}
-
-/* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
-   of the sign. */
-static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
-{
-    uint32_t least[2] = {0, 0};
     size_t count[2] = {0, 0}, ties[2], kept = 0;
     for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
-    ties[0] = ties[1] = s->count;
-    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++)
-        if (k[sign] && k[sign] < count[sign])
+    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++) {
+        least[sign] = 1;
+        ties[sign] = s->count;
+        if (k[sign] < count[sign])
             least[sign] = (uint32_t)gcomp__kth_key(s->value, sign, s->count, k[sign], s->bins,
                                                    ties + sign);
+    }
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, sign = word >> 31;
         const size_t tie = key == least[sign] && ties[sign] > 0;
@@ -15810,40 +15812,33 @@ static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
         ties[sign] -= tie;
     }
     s->count = kept;
+    return count[0] >= k[0] && count[1] >= k[1];
 }
 
-/* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
-   these. */
+/* Chooses the share of each sign, of the candidates that one limit gives, or two. */
 static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec,
                                          gcomp__selection *s)
 {
-    const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
+    const double density = codec->param[0];
     const size_t most = gcomp__dryden_most(codec, s->n);
-    float *negative = (float *)(void *)s->index; /* free until elements are collected */
-    size_t above = 0, below = 0, k[2];
+    size_t k[2];
     uint32_t least[2];
-    if (!s->n) return GCOMP_OK;
-    gcomp__sparse_look(call, s, sample);
-    /* Without branches, since signs are random: each element is written to the end of both lists,
-       and the list of its sign gets longer. A zero makes neither longer. */
-    for (size_t i = 0; i < sample; i++) {
-        const float v = s->value[i];
-        const uint32_t word = gcomp__bits(v), some = word << 1 != 0;
-        s->value[above] = v;
-        negative[below] = v;
-        above += some & ~word >> 31;
-        below += some & word >> 31;
+    least[0] = least[1] = gcomp__sparse_guess(call, s, gcomp__sparse_k(density, s->n), 1);
+    s->apart = 1;
+    for (int tries = 0; tries < 2; tries++) {
+        GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
+        for (int i = 0; i < 2; i++) k[i] = gcomp__sparse_k(density, s->sides[i]);
+        if (gcomp__dryden_keep(s, k, least) || tries) break;
+        /* Too few of a sign: a sample tells the limit of each. By chance it may have a few elements
+           less than a sign's share. */
+        size_t side[2] = {0, 0};
+        s->count = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
+        gcomp__sparse_look(call, s, s->count);
+        for (size_t i = 0; i < s->count; i++)
+            side[gcomp__bits(s->value[i]) >> 31] += s->value[i] != 0;
+        for (int i = 0; i < 2; i++) k[i] = gcomp__sparse_k(density, side[i]) * 3 / 2 + 12;
+        (void)gcomp__dryden_keep(s, k, least);
     }
-    k[0] = gcomp__dryden_share(codec, s->n, above, sample);
-    k[1] = gcomp__dryden_share(codec, s->n, below, sample);
-    least[0] = gcomp__dryden_side(s, s->value, above, sample, k[0]);
-    least[1] = gcomp__dryden_side(s, negative, below, sample, k[1]);
-    /* a sign that is not in the sample takes the threshold of the other */
-    if (!above) least[0] = least[1];
-    if (!below) least[1] = least[0];
-    GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
-    gcomp__dryden_keep(s, k);
-    if (s->count > most) gcomp__sparse_keep(s, most);
     return GCOMP_OK;
 }
 
@@ -16310,7 +16305,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     uint64_t least = gcomp__kth_key(sums, GCOMP__DOUBLES, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
         /* `in` is moved to the block */
-        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b);
+        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b, 0);
         gcomp__source in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
            zeros never are. */
