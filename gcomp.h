@@ -4776,6 +4776,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
 #define GCOMP__OF_OWN_FITS 0x100000 /* kernels->fit */
 #define GCOMP__OF_BFLOATS 0x200000 /* scales of 2 bytes */
+#define GCOMP__OF_SIGNS (0x400000 | GCOMP__OF_SPARSE) /* selection->apart */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4798,7 +4799,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
-    X(DRYDEN, dryden, GCOMP__OF_SPARSE) \
+    X(DRYDEN, dryden, GCOMP__OF_SIGNS) \
     X(WANGNI, wangni, GCOMP__OF_SPARSE) \
     X(ADACOMP, adacomp, GCOMP__OF_SPARSE) \
     X(BLOCKTOPK, blocktopk, GCOMP__OF_SPARSE) \
@@ -4811,7 +4812,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(POWERSGD, powersgd, GCOMP__OF_MOMENTUM) \
     X(INTSUM, intsum, 0) \
     X(VOTE, vote, GCOMP__OF_VOTES) \
-    X(DCT, dct, GCOMP__OF_VOTES | GCOMP__OF_SCRATCH)
+    X(DCT, dct, GCOMP__OF_SPARSE | GCOMP__OF_VOTES | GCOMP__OF_SCRATCH)
 
 /* 1 if a user defined the macro, as 1 or as nothing; else 0: then MARK_ stays in front of the name,
    and the second word of the list is another one. */
@@ -4866,6 +4867,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__ANY_OF(family) \
     (((0 GCOMP__METHODS(GCOMP__FAMILIES_OF)) & (family)) == (family))
 #define GCOMP__HAS_SPARSE GCOMP__ANY_OF(GCOMP__OF_SPARSE)
+#define GCOMP__HAS_SIGNS GCOMP__ANY_OF(GCOMP__OF_SIGNS)
 #define GCOMP__HAS_ADDENDS GCOMP__ANY_OF(GCOMP__OF_ADDENDS)
 #define GCOMP__HAS_SCRATCH GCOMP__ANY_OF(GCOMP__OF_SCRATCH)
 #define GCOMP__HAS_CODES GCOMP__ANY_OF(GCOMP__OF_CODES)
@@ -14693,6 +14695,8 @@ typedef struct gcomp__selection {
     size_t at, end;            /* the next one to look at; n, or where a thread's part ends */
     /* candidates have a key from here on: positive ones, negative ones; both >= 1 */
     uint32_t guess, under;
+    int apart;                 /* the signs have their own limits, and are counted */
+    size_t sides[2], seen;     /* positive and negative elements among the first `seen` */
     float *value;              /* the chosen ones; both have room for capacity + 16 */
     uint32_t *index;
     size_t count, capacity;
@@ -14716,8 +14720,8 @@ struct gcomp__selector {
 
    The k-th largest is found without sorting. One pass finds the least and the largest key. The next
    counts the keys in 2048 bins of equal width, and the counts say which bin has the k-th. That bin
-   is cut into 2048 finer bins, and so on: three times at most for keys of 31 bits. If a bin holds
-   16 keys or fewer, they are sorted instead. With k = 6:
+   is cut into 2048 finer bins, and so on: three times at most for keys of 31 bits (256 bins, and
+   four times, for few keys). If a bin holds 16 keys or fewer, they are sorted instead. With k = 6:
 
      keys                  least |----|----|----|----|----|----| largest
      keys in the bin               90   41   12    4    3    1
@@ -14739,11 +14743,12 @@ static size_t gcomp__sparse_k(double density, size_t n)
     return n == 0 ? 0 : k < 1 ? 1 : k > n ? n : k;
 }
 
-/* What the keys of numbers are made from. The key of a float with the other sign is 0. */
+/* What the keys of numbers are made from. */
 enum { GCOMP__FLOATS_ABOVE, GCOMP__FLOATS_BELOW, GCOMP__ALL_FLOATS, GCOMP__DOUBLES };
 
-/* The key of number i: of a float without its sign, or of a double that has no sign. */
-GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
+/* The key of number i: of a float without its sign, or of a double that has no sign. A float with
+   the other sign has the key `other`. */
+GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i, uint64_t other)
 {
     uint64_t large;
     uint32_t word;
@@ -14752,7 +14757,7 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
         return large;
     }
     memcpy(&word, (const float *)numbers + i, 4);
-    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : 0;
+    return kind == GCOMP__ALL_FLOATS || word >> 31 == (uint32_t)kind ? word & 0x7fffffffu : other;
 }
 
 /* The k-th largest key of count >= k >= 1 numbers. *ties: how many of the k largest have that
@@ -14760,20 +14765,25 @@ GCOMP__INLINE uint64_t gcomp__key_of(const void *numbers, int kind, size_t i)
 GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t count, size_t k,
                                       size_t *bins, size_t *ties)
 {
+    const int all = kind == GCOMP__DOUBLES ? kind : GCOMP__ALL_FLOATS;
     uint64_t least = UINT64_MAX, largest = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint64_t key = gcomp__key_of(numbers, kind, i);
+        const uint64_t key = gcomp__key_of(numbers, all, i, 0);
         least = key < least ? key : least;
         largest = key > largest ? key : largest;
     }
+    /* The other sign counts as least keys, which are in no one's way: a branch for each would often
+       be predicted wrongly. */
+    const uint64_t other = least;
+    const size_t most = count < 1024 ? 256 : GCOMP__SPARSE_BINS; /* fewer are cleared sooner */
     /* At each turn the key that is looked for is the k-th largest of those from least to
-       least + range. A turn narrows these to one bin, a 2048th of their range. */
+       least + range. A turn narrows these to one bin. */
     for (uint64_t range = largest - least; range;) {
         unsigned shift = 0; /* bins of 2^shift keys each */
-        while (range >> shift >= GCOMP__SPARSE_BINS) shift++;
-        memset(bins, 0, sizeof *bins * GCOMP__SPARSE_BINS);
+        while (range >> shift >= most) shift++;
+        memset(bins, 0, sizeof *bins * most);
         for (size_t i = 0; i < count; i++) {
-            const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
+            const uint64_t key = gcomp__key_of(numbers, kind, i, other) - least;
             if (key <= range) bins[key >> shift]++;
         }
         /* from the largest keys down; k becomes the place within its bin */
@@ -14785,7 +14795,7 @@ GCOMP__INLINE uint64_t gcomp__kth_key(const void *numbers, int kind, size_t coun
             uint64_t some[16]; /* the keys of the bin less `least`, sorted by insertion */
             size_t larger = 0;
             for (size_t i = 0, found = 0, j; found < bins[bin]; i++) {
-                const uint64_t key = gcomp__key_of(numbers, kind, i) - least;
+                const uint64_t key = gcomp__key_of(numbers, kind, i, other) - least;
                 if (key > range) continue; /* of another bin, or below least */
                 for (j = found++; j && some[j - 1] < key; j--) some[j] = some[j - 1];
                 some[j] = key;
@@ -14870,7 +14880,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
 {
     size_t sample = gcomp__sparse_sample(s->n);
     /* few elements: a sure guess only saves time, and a sample of a 16th of them does that */
-    if (sure && !sample && s->n >= 1024) sample = s->n / 256 * 16;
+    if (sure && !sample) sample = s->n / 256 * 16;
     if (!sample) return 1;
     gcomp__sparse_look(call, s, sample);
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
@@ -14937,16 +14947,23 @@ static void gcomp__collect(gcomp__selection *s)
         const gcomp__addends p = gcomp__addends_of(&s->in, s->n, s->at, size, tile);
         const size_t groups = (size + 15) / 16;
         uint32_t some = 0; /* a bit a group, the lowest one first: those with candidates */
+        size_t all = 0, below = 0; /* elements that are not 0, or negative */
         for (size_t j = 0; j < groups; j++) {
             const gv x = gcomp__sum_at(p, 16 * j);
             mask[j] = gv_reaches(x, guess);
-            if (guess != under) {
-                /* another limit for negative elements, see dryden */
-                const uint32_t negative = gv_below_0(x);
-                mask[j] = (mask[j] & ~negative) | (gv_reaches(x, under) & negative);
+            if (GCOMP__HAS_SIGNS && s->apart) {
+                const uint32_t negative = gw_signs(gw_bits(x)), any = gv_reaches(x, 1);
+                if (under != guess) mask[j] ^= (mask[j] ^ gv_reaches(x, under)) & negative;
+                if (s->at + 16 * j >= s->seen) {
+                    below += gcomp__popcount(any & negative);
+                    all += gcomp__popcount(any);
+                }
             }
             some |= (uint32_t)(mask[j] != 0) << j;
         }
+        s->sides[0] += all - below;
+        s->sides[1] += below;
+        s->seen = s->at + size; /* these are not counted again where the buffer gets full */
         /* groups without candidates are not looked at again */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some), i = s->at + 16 * j;
@@ -15007,6 +15024,7 @@ typedef struct gcomp__collect_job {
     const gcomp__set *set;
     size_t room;                        /* elements that a part may find */
     size_t count[GCOMP__SPARSE_PARTS];  /* what each part found; SIZE_MAX: its room was full */
+    size_t sides[GCOMP__SPARSE_PARTS][2];
 } gcomp__collect_job;
 
 /* Task i: the elements of part i, into its room. */
@@ -15016,13 +15034,14 @@ static void gcomp__collect_part(void *arg, size_t i)
     gcomp__selection part = *job->s;
     const size_t each = part.n / GCOMP__SPARSE_PARTS / 16 * 16;
     /* the last part has the rest */
-    part.at = each * i;
+    part.at = part.seen = each * i;
     part.end = i + 1 < GCOMP__SPARSE_PARTS ? part.at + each : part.n;
     part.value += i * job->room;
     part.index += i * job->room;
     part.capacity = job->room;
     (gcomp__sparse(job->set)->collect)(&part);
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
+    for (int k = 0; GCOMP__HAS_SIGNS && k < 2; k++) job->sides[i][k] = part.sides[k];
 }
 
 /* Finds in parts what collecting one after the other would find, and returns 1. If a part's room
@@ -15044,6 +15063,7 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
         /* part 0 stays where it is, since its room begins the buffer */
         memmove(s->value + s->count, s->value + i * job.room, sizeof *s->value * job.count[i]);
         memmove(s->index + s->count, s->index + i * job.room, sizeof *s->index * job.count[i]);
+        for (int k = 0; GCOMP__HAS_SIGNS && k < 2; k++) s->sides[k] += job.sides[i][k];
     }
     s->at = s->end;
     return 1;
@@ -15058,8 +15078,7 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
 {
     s->guess = first;
     s->under = under;
-    s->count = 0;
-    s->at = 0;
+    s->count = s->at = s->seen = s->sides[0] = s->sides[1] = 0;
     s->end = s->n;
     for (;;) {
         if (s->at || !call->parallel.run || s->n < GCOMP_CHUNK || !gcomp__collect_parts(call, s))
@@ -15095,15 +15114,15 @@ static size_t gcomp__about_most(const gcomp_codec *codec, size_t n)
 }
 
 /* Chooses from 0.8 k to 1.25 k elements, by a guess that is as good as the sample. If they are
-   fewer or more, the k largest. */
+   fewer or more, or there is no such sample, the k largest. */
 GCOMP__NOINLINE gcomp_result gcomp__about_select(const gcomp__call *call, const gcomp_codec *codec,
                                                  gcomp__selection *s)
 {
     const size_t k = gcomp__sparse_k(codec->param[0], s->n), most = gcomp__about_most(codec, s->n);
-    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0);
-    GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
-    /* the sample misled: now by a sure guess */
-    if (s->count < k - k / 5)
+    const uint32_t guess = gcomp__sparse_guess(call, s, k, 0); /* 1: there was no sample */
+    if (guess > 1) GCOMP__TRY(gcomp__sparse_collect(call, s, guess, guess, most));
+    /* it misled: now by a sure guess */
+    if (guess == 1 || s->count < k - k / 5)
         return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
     if (s->count > most) gcomp__sparse_keep(s, k);
     return GCOMP_OK;
@@ -15617,7 +15636,8 @@ static const gcomp__payload gcomp__sparse_payload = {
      3. the k largest of them stay; if there are fewer than k, a second pass finds all
 
    exact=0: about k elements, at least 0.8 k and at most 1.25 k (or all that are not zero): those
-   with the key that just k would reach by the sample. If these are fewer or more, the k largest.
+   with the key that just k would reach by the sample. If these are fewer or more, the k largest; so
+   too of fewer than 32768 elements.
    Aji, Heafield, EMNLP 2017; Lin et al., ICLR 2018. global=1: in steps only the largest elements of
    the mean are applied, about k (exact=0: 1.25 k), see >>shards; what a worker sent to other places
    stays in its residual: gTop-k, Shi et al., ICDCS 2019, without its loss.
@@ -15780,47 +15800,30 @@ static const gcomp__method gcomp__row_nonzero = {
      sent      p_i, as floats or by the value method
      residual  p_i - sent_i there, p_i elsewhere
 
-   Of each sign k elements are sent, of equal ones the first; how many elements have a sign is known
-   from a sample of 4096 elements or more, so that both signs together send their share, and each
-   nearly. If a sign is not in the sample, it takes the threshold of the other sign; if the sample
-   is all zeros, all elements that are not zero are taken. +onebit:block=tensor
-   sends the mean of each side instead of the values, as published. */
+   Of each sign its share is sent, of equal elements the first. Candidates are those that topk would
+   look at; how many elements have a sign is counted on the way. If these are too few of a sign, the
+   signs get limits of their own, from a sample. +onebit:block=tensor sends the mean of each side
+   instead of the values, as published. */
 #if GCOMP__ONCE(DRYDEN)
-/* A share of each sign, n elements together, and twice as many as the sample promises. */
+/* A share of each sign; room for four times as many, since equal elements fill it. */
 static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 {
     return gcomp__min(n, gcomp__times(gcomp__sparse_k(codec->param[0], n), 4));
 }
 
-/* Elements of one sign that are sent: its share of n * count / sample elements. 0: not known. */
-static size_t gcomp__dryden_share(const gcomp_codec *codec, size_t n, size_t count, size_t sample)
+/* Keeps k[0] positive and k[1] negative elements, the largest, or as many as there are; least: the
+   smallest key of each, or 1 if all are kept. Returns 0 if there are fewer than k of a sign. */
+static int gcomp__dryden_keep(gcomp__selection *s, const size_t *k, uint32_t *least)
 {
-    const size_t all = (size_t)((uint64_t)n * count / sample); /* n <= 2^32, count <= 2^16 */
-    return count ? gcomp__sparse_k(codec->param[0], all) : 0;
-}
-
-/* The threshold of one sign, as a key that its k elements reach all but certainly. value: the
-   `count` elements of the sample that have this sign. If there are none, any key that is not
-   zero. */
-static uint32_t gcomp__dryden_side(const gcomp__selection *s, const float *value, size_t count,
-                                   size_t sample, size_t k)
-{
-    const size_t all = (size_t)((uint64_t)s->n * count / sample);
-    return count ? gcomp__sampled_key(value, count, k, all, 1, s->bins) : 1;
-}
-
-/* Keeps k[0] positive and k[1] negative elements, the largest; k = 0 and k above what there is: all
-   of the sign. */
-static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
-{
-    uint32_t least[2] = {0, 0};
     size_t count[2] = {0, 0}, ties[2], kept = 0;
     for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
-    ties[0] = ties[1] = s->count;
-    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++)
-        if (k[sign] && k[sign] < count[sign])
+    for (int sign = GCOMP__FLOATS_ABOVE; sign <= GCOMP__FLOATS_BELOW; sign++) {
+        least[sign] = 1;
+        ties[sign] = s->count;
+        if (k[sign] < count[sign])
             least[sign] = (uint32_t)gcomp__kth_key(s->value, sign, s->count, k[sign], s->bins,
                                                    ties + sign);
+    }
     for (size_t i = 0; i < s->count; i++) {
         const uint32_t word = gcomp__bits(s->value[i]), key = word & 0x7fffffffu, sign = word >> 31;
         const size_t tie = key == least[sign] && ties[sign] > 0;
@@ -15830,40 +15833,33 @@ static void gcomp__dryden_keep(gcomp__selection *s, const size_t *k)
         ties[sign] -= tie;
     }
     s->count = kept;
+    return count[0] >= k[0] && count[1] >= k[1];
 }
 
-/* Parts the sample by sign into two lists, whose keys give the two thresholds; collects by
-   these. */
+/* Chooses the share of each sign, of the candidates that one limit gives, or two. */
 static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_codec *codec,
                                          gcomp__selection *s)
 {
-    const size_t sample = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
+    const double density = codec->param[0];
     const size_t most = gcomp__dryden_most(codec, s->n);
-    float *negative = (float *)(void *)s->index; /* free until elements are collected */
-    size_t above = 0, below = 0, k[2];
+    size_t k[2];
     uint32_t least[2];
-    if (!s->n) return GCOMP_OK;
-    gcomp__sparse_look(call, s, sample);
-    /* Without branches, since signs are random: each element is written to the end of both lists,
-       and the list of its sign gets longer. A zero makes neither longer. */
-    for (size_t i = 0; i < sample; i++) {
-        const float v = s->value[i];
-        const uint32_t word = gcomp__bits(v), some = word << 1 != 0;
-        s->value[above] = v;
-        negative[below] = v;
-        above += some & ~word >> 31;
-        below += some & word >> 31;
+    least[0] = least[1] = gcomp__sparse_guess(call, s, gcomp__sparse_k(density, s->n), 1);
+    s->apart = 1;
+    for (int tries = 0; tries < 2; tries++) {
+        GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
+        for (int i = 0; i < 2; i++) k[i] = gcomp__sparse_k(density, s->sides[i]);
+        if (gcomp__dryden_keep(s, k, least) || tries) break;
+        /* Too few of a sign: a sample tells the limit of each. By chance it may have a few elements
+           less than a sign's share. */
+        size_t side[2] = {0, 0};
+        s->count = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
+        gcomp__sparse_look(call, s, s->count);
+        for (size_t i = 0; i < s->count; i++)
+            side[gcomp__bits(s->value[i]) >> 31] += s->value[i] != 0;
+        for (int i = 0; i < 2; i++) k[i] = gcomp__sparse_k(density, side[i]) * 3 / 2 + 12;
+        (void)gcomp__dryden_keep(s, k, least);
     }
-    k[0] = gcomp__dryden_share(codec, s->n, above, sample);
-    k[1] = gcomp__dryden_share(codec, s->n, below, sample);
-    least[0] = gcomp__dryden_side(s, s->value, above, sample, k[0]);
-    least[1] = gcomp__dryden_side(s, negative, below, sample, k[1]);
-    /* a sign that is not in the sample takes the threshold of the other */
-    if (!above) least[0] = least[1];
-    if (!below) least[1] = least[0];
-    GCOMP__TRY(gcomp__sparse_collect(call, s, least[0], least[1], most));
-    gcomp__dryden_keep(s, k);
-    if (s->count > most) gcomp__sparse_keep(s, most);
     return GCOMP_OK;
 }
 
@@ -16330,7 +16326,7 @@ static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp
     uint64_t least = gcomp__kth_key(sums, GCOMP__DOUBLES, blocks, k, s->bins, &ties);
     for (size_t b = 0; b < blocks; b++) {
         /* `in` is moved to the block */
-        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b);
+        const uint64_t key = gcomp__key_of(sums, GCOMP__DOUBLES, b, 0);
         gcomp__source in = s->in;
         /* Blocks above the k-th are taken, and of those equal to it the first `ties`. Blocks of
            zeros never are. */
@@ -16565,8 +16561,19 @@ static const gcomp__method gcomp__row_dgc = {
      x[j] = sum of C[k][j] q[k]      s(0) = sqrt(1 / N), s(k) = sqrt(2 / N)
 
    The cosines are made in whole numbers, so that their bits are the same everywhere: every cosine
-   is one of 4 N, the wave, or the flat s(0). A chunk of h x w elements is transformed by two
-   products, first its columns, then its rows. Sums are fused, and run in the order of j or k. */
+   is one of 4 N, the wave, or the flat s(0). To decode, fused sums run in the order of j or k.
+
+   An encoder takes a chunk's rows as vectors: the sums of all its columns are made at once. Then
+   the chunk is turned, and its rows are columns. Without the factors s(k) the sums are E of
+   cos(pi (2 j + 1) k / (2 N)), or O of cos(pi (2 j + 1) (2 k + 1) / (4 N)). Of an even N both fall
+   into sums of half as many (Plonka, Tasche, 2005); t is the angle pi (2 j + 1) / (4 N):
+
+     E   a[j] = x[j] + x[N - 1 - j]     b[j] = x[j] - x[N - 1 - j]
+         E(x)[2 k] = E(a)[k]            E(x)[2 k + 1] = O(b)[k]
+     O   a[j] = x[j] cos t + x[N - 1 - j] sin t
+         b[j] = (x[N - 1 - j] cos t - x[j] sin t) (-1)^j
+         O(x)[2 k] = E(a)[k] + E(b)[N / 2 - k]       O(x)[0] = E(a)[0]
+         O(x)[2 k - 1] = E(a)[k] - E(b)[N / 2 - k]   O(x)[N - 1] = -E(b)[0] */
 #if GCOMP__FIRST(DCT)
 enum {
     GCOMP__DCT_SIDE = 64,                       /* the longest side of a chunk */
@@ -16579,58 +16586,55 @@ enum {
    overflows. */
 #define GCOMP__DCT_LARGE 0x7b800000u
 #define GCOMP__DCT_DOWN 1.52587890625e-05f
+#define GCOMP__DCT_UNIT 4.656612873077393e-10f /* 2^-31: cosines are made as whole numbers */
+
+/* What sums of a side need: cosines of its wave, unscaled, and how many lanes a row has. */
+typedef struct gcomp__dct_side {
+    float wave[GCOMP__DCT_WAVE];
+    size_t n, lanes;
+} gcomp__dct_side;
 
 typedef struct gcomp__dct_kernels {
     /* to <- p of elements i .. i + count - 1 */
     void (*stage)(float *to, const gcomp__source *in, size_t i, size_t count);
-    /* to (rows x stride) <- a (rows x inner, its rows `pitch` apart) * b (inner x stride) */
-    void (*product)(float *to, const float *a, size_t pitch, const float *b, size_t rows,
-                    size_t inner, size_t stride);
+    void (*sums)(float *x, float *t, size_t n, int odd, const struct gcomp__dct_side *side);
+    void (*turn)(float *to, size_t pitch, const float *from, size_t stride, size_t rows,
+                 size_t cols);
     /* to (rows x stride) <- to + column * row */
     void (*spread)(float *to, const float *column, const float *row, size_t rows, size_t stride);
     /* x <- factor * x, infinities made finite */
     void (*scale)(float *x, float factor, size_t count);
     /* to <- the largest |x| of each column of 16 numbers; returns how many columns there are */
     size_t (*columns)(float *to, const float *x, size_t count);
-    /* the numbers among `count` whose keys reach s->guess, which is above 0, behind those of s */
-    void (*keep)(gcomp__selection *s, const float *x, size_t count);
     void (*retain)(const gcomp__source *in, size_t i, size_t count, const float *sent);
     void (*add)(float *y, const float *x, float weight, size_t count, int fresh);
 } gcomp__dct_kernels;
 #endif
 
-#if GCOMP__EACH(DCT)
-/* Rows 4 at a time: 4 sums of 16 lanes stay in registers. A side has 64 elements at most, so that
-   both factors stay in the innermost cache. */
-#define gcomp__dct_product GCOMP__F(dct_product)
-static void gcomp__dct_product(float *to, const float *a, size_t pitch, const float *b, size_t rows,
-                               size_t inner, size_t stride)
+#if GCOMP__EACH(DCT) || GCOMP__EACH(POWERSGD)
+/* Turns a matrix (rank x n), its rows `stride` floats apart, into one (n x rank), its rows `pitch`
+   floats apart: to[i * pitch + c] = from[c * stride + i]. Squares of 8 x 8 floats are turned in
+   registers, what is left at the edges one by one. */
+#define gcomp__transpose GCOMP__F(transpose)
+static void gcomp__transpose(float *to, size_t pitch, const float *from, size_t stride, size_t n,
+                             size_t rank)
 {
-    size_t i = 0;
-    for (; i + 4 <= rows; i += 4, a += 4 * pitch, to += 4 * stride)
-        for (size_t j = 0; j < stride; j += 16) {
-            gv s0 = gv_splat(0), s1 = s0, s2 = s0, s3 = s0;
-            for (size_t k = 0; k < inner; k++) {
-                const gv x = gv_load(b + k * stride + j);
-                s0 = gv_fma(gv_splat(a[k]), x, s0);
-                s1 = gv_fma(gv_splat(a[pitch + k]), x, s1);
-                s2 = gv_fma(gv_splat(a[2 * pitch + k]), x, s2);
-                s3 = gv_fma(gv_splat(a[3 * pitch + k]), x, s3);
+    for (size_t i = 0; i < n; i += 8)
+        for (size_t c = 0; c < rank; c += 8) {
+            const size_t rows = gcomp__min(8, n - i), cols = gcomp__min(8, rank - c);
+            float *into = to + i * pitch + c;
+            const float *at = from + c * stride + i;
+            if (rows == 8 && cols == 8) {
+                gv_transpose8(into, pitch, at, stride);
+                continue;
             }
-            gv_store(to + j, s0);
-            gv_store(to + stride + j, s1);
-            gv_store(to + 2 * stride + j, s2);
-            gv_store(to + 3 * stride + j, s3);
-        }
-    for (; i < rows; i++, a += pitch, to += stride)
-        for (size_t j = 0; j < stride; j += 16) {
-            gv sum = gv_splat(0);
-            for (size_t k = 0; k < inner; k++)
-                sum = gv_fma(gv_splat(a[k]), gv_load(b + k * stride + j), sum);
-            gv_store(to + j, sum);
+            for (size_t k = 0; k < rows; k++)
+                for (size_t l = 0; l < cols; l++) into[k * pitch + l] = at[l * stride + k];
         }
 }
+#endif
 
+#if GCOMP__EACH(DCT)
 #define gcomp__dct_spread GCOMP__F(dct_spread)
 static void gcomp__dct_spread(float *to, const float *column, const float *row, size_t rows,
                               size_t stride)
@@ -16640,6 +16644,72 @@ static void gcomp__dct_spread(float *to, const float *column, const float *row, 
         float *at = to + j;
         for (size_t i = 0; i < rows; i++, at += stride)
             gv_store(at, gv_fma(gv_splat(column[i]), x, gv_load(at)));
+    }
+}
+
+/* *x <- x c + y s, *y <- y c - x s */
+#define gcomp__dct_rotate GCOMP__F(dct_rotate)
+GCOMP__INLINE void gcomp__dct_rotate(gv c, gv s, gv *x, gv *y)
+{
+    const gv p = *x, q = *y;
+    *x = gv_add(gv_mul(p, c), gv_mul(q, s));
+    *y = gv_sub(gv_mul(q, c), gv_mul(p, s));
+}
+
+/* x <- E(x), or O(x) if odd: n rows. t has room for as many. */
+#define gcomp__dct_sums GCOMP__F(dct_sums)
+static void gcomp__dct_sums(float *x, float *t, size_t n, int odd, const gcomp__dct_side *side)
+{
+    const size_t lanes = side->lanes, half = n / 2 * lanes, unit = side->n / n;
+    if (n == 1 && !odd) return;
+    if (n == 2) {
+        const size_t m = odd ? side->n / 4 : side->n / 2; /* an angle of pi / 8, or pi / 4 */
+        const gv one = gv_splat(1), c = gv_splat(side->wave[m]),
+                 s = gv_splat(side->wave[side->n - m]), a = odd ? c : one, b = odd ? s : one;
+        for (size_t i = 0; i < lanes; i += 16) {
+            const gv p = gv_load(x + i), q = gv_load(x + lanes + i);
+            gv_store(x + i, gv_add(gv_mul(p, a), gv_mul(q, b)));
+            gv_store(x + lanes + i, gv_sub(gv_mul(p, s), gv_mul(q, c)));
+        }
+        return;
+    }
+    if (n % 2) { /* by the definition */
+        float column[GCOMP__DCT_SIDE];
+        memset(t, 0, 4 * n * lanes);
+        for (size_t j = 0; j < n; j++) {
+            const size_t step = (2 * j + 1) * unit;
+            for (size_t k = 0, m = odd ? step / 2 : 0; k < n; k++, m += step) {
+                if (m >= 4 * side->n) m -= 4 * side->n;
+                column[k] = side->wave[m];
+            }
+            gcomp__dct_spread(t, column, x + j * lanes, n, lanes);
+        }
+        memcpy(x, t, 4 * n * lanes);
+        return;
+    }
+    for (size_t j = 0; j < n / 2; j++) {
+        const float *u = x + j * lanes, *v = x + (n - 1 - j) * lanes;
+        float *a = t + j * lanes, *b = a + half;
+        const size_t m = (2 * j + 1) * unit / 2; /* t, as a place in the wave */
+        const gv c = gv_splat(side->wave[m]), s = gv_splat(side->wave[side->n - m]),
+                 sign = gv_splat(j % 2 ? -1.0f : 1.0f);
+        for (size_t i = 0; i < lanes; i += 16) {
+            gv p = gv_load(u + i), q = gv_load(v + i);
+            if (odd) gcomp__dct_rotate(c, s, &p, &q);
+            gv_store(a + i, odd ? p : gv_add(p, q));
+            gv_store(b + i, odd ? gv_mul(q, sign) : gv_sub(p, q));
+        }
+    }
+    gcomp__dct_sums(t, x, n / 2, 0, side);
+    gcomp__dct_sums(t + half, x + half, n / 2, !odd, side);
+    for (size_t k = 0; k < n / 2; k++) {
+        const float *u = t + k * lanes, *v = odd && k ? t + (n - k) * lanes : u + half;
+        float *a = x + 2 * k * lanes, *b = !odd ? a + lanes : k ? a - lanes : x + (n - 1) * lanes;
+        for (size_t i = 0; i < lanes; i += 16) {
+            const gv p = gv_load(u + i), q = gv_load(v + i);
+            gv_store(a + i, odd && k ? gv_add(p, q) : p);
+            gv_store(b + i, odd ? gv_sub(k ? p : gv_splat(0), q) : q);
+        }
     }
 }
 
@@ -16663,23 +16733,9 @@ static size_t gcomp__dct_columns(float *to, const float *x, size_t count)
     return columns;
 }
 
-/* Behind the last number stand zeros, up to a multiple of 16, which are not counted. */
-#define gcomp__dct_keep GCOMP__F(dct_keep)
-static void gcomp__dct_keep(gcomp__selection *s, const float *x, size_t count)
-{
-    for (size_t i = 0; i < count; i += 16) {
-        const gv v = gv_load(x + i);
-        uint32_t mask = gv_reaches(v, s->guess);
-        if (count - i < 16) mask &= (1u << (count - i)) - 1;
-        if (!mask) continue;
-        gv_keep(s->value + s->count, s->index + s->count, v, (uint32_t)i, mask);
-        s->count += gcomp__popcount(mask);
-    }
-}
-
 static const gcomp__dct_kernels GCOMP__F(dct_kernels) = {
-    gcomp__stage, gcomp__dct_product, gcomp__dct_spread, gcomp__dct_scale,
-    gcomp__dct_columns, gcomp__dct_keep, gcomp__update_residual, gcomp__add_scaled};
+    gcomp__stage, gcomp__dct_sums, gcomp__transpose, gcomp__dct_spread, gcomp__dct_scale,
+    gcomp__dct_columns, gcomp__update_residual, gcomp__add_scaled};
 #endif
 
 #if GCOMP__ONCE(DCT)
@@ -16705,20 +16761,21 @@ static uint64_t gcomp__dct_cosine(uint64_t m, uint64_t n)
     return other ? x * sum >> 32 : sum;
 }
 
-/* The wave of a side of n: s(1) cos(pi m / (2 n)) for m < 4 n; then s(0). Of n = 1 there is s(0)
-   alone. */
-static void gcomp__dct_wave(float *wave, size_t n)
+/* 2^31 s(1) */
+static uint64_t gcomp__dct_factor(size_t n) { return gcomp__dct_root(((uint64_t)1 << 63) / n); }
+
+/* The wave of a side of n: scale / 2^31 * cos(pi m / (2 n)) for m < 4 n; then s(0). Of n = 1 there
+   is s(0) alone. */
+static void gcomp__dct_wave(float *wave, size_t n, uint64_t scale)
 {
-    const float unit = 4.656612873077393e-10f; /* 2^-31 */
-    const uint64_t scale = gcomp__dct_root(((uint64_t)1 << 63) / n); /* 2^31 sqrt(2 / n) */
     for (size_t m = 0; n > 1 && m <= n; m++) { /* even, and odd about its quarter */
-        const float c = (float)(int64_t)(gcomp__dct_cosine(m, n) * scale >> 32) * unit;
+        const float c = (float)(int64_t)(gcomp__dct_cosine(m, n) * scale >> 32) * GCOMP__DCT_UNIT;
         wave[m] = c;
         wave[2 * n - m] = m < n ? -c : c;
         wave[2 * n + m] = -c;
         if (m) wave[4 * n - m] = c;
     }
-    wave[4 * n] = (float)(int64_t)gcomp__dct_root(((uint64_t)1 << 62) / n) * unit;
+    wave[4 * n] = (float)(int64_t)gcomp__dct_root(((uint64_t)1 << 62) / n) * GCOMP__DCT_UNIT;
 }
 
 /* Row k of C: n cosines, and zeros up to a multiple of 16. */
@@ -16853,7 +16910,7 @@ static size_t gcomp__dct_lanes(size_t n)
 
 /* Scratch of an encoder. Each lane has a chunk, its half-way product, indices, and bins:
 
-     | values: n floats, at most | C of columns | C of rows, turned | lane 0 | lane 1 | ... */
+     | values: n floats, at most | lane 0 | lane 1 | ... */
 static size_t gcomp__dct_lane_bytes(const gcomp_codec *codec, size_t n)
 {
     const size_t side = (size_t)codec->param[1], room = gcomp__dct_room(codec, n);
@@ -16861,19 +16918,11 @@ static size_t gcomp__dct_lane_bytes(const gcomp_codec *codec, size_t n)
            GCOMP__SPARSE_BINS * sizeof(size_t);
 }
 
-/* Floats of the two tables. */
-static size_t gcomp__dct_tables(const gcomp_codec *codec, size_t n)
-{
-    const size_t side = gcomp__min((size_t)codec->param[1], n), wide = gcomp__round_up(side, 16);
-    return gcomp__round_up(side * side + side * wide, 16);
-}
-
 static size_t gcomp__dct_scratch(const gcomp_codec *codec, size_t n)
 {
     if (!n) return 0;
     return gcomp__plus(gcomp__times(gcomp__plus(gcomp__round_up(n, 16), 16), 4),
-                       4 * gcomp__dct_tables(codec, n) +
-                           gcomp__dct_lanes(n) * gcomp__dct_lane_bytes(codec, n));
+                       gcomp__dct_lanes(n) * gcomp__dct_lane_bytes(codec, n));
 }
 
 /* Encoding, as its tasks see it. */
@@ -16882,7 +16931,9 @@ typedef struct gcomp__dct_job {
     const gcomp__call *call;
     const gcomp__dct_kernels *kernels;
     gcomp__source in;
-    const float *columns, *rows; /* C of columns; that of rows, turned */
+    gcomp__dct_side columns, rows;
+    float factor;                /* s(1) of both sides; 1 of a side of 1 */
+    size_t at_once;              /* chunks of one row are transformed together */
     float *values;
     uint8_t *places, *lane;      /* the first lane's part of the scratch */
     size_t room, lane_bytes, lanes;
@@ -16896,28 +16947,44 @@ static size_t gcomp__dct_begin(const gcomp__dct_shape *s, size_t chunk)
     return chunk / across * s->h * s->cols + chunk % across * s->w;
 }
 
-/* x <- the coefficients of a chunk; half has room for as many. 0: p is not finite. Where a sum
-   overflows, p is made smaller first, and what then is too large becomes the largest float. */
-static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, size_t chunk)
+/* Sums along one side of more than 1: n rows. The first one lacks sqrt(1 / 2). */
+static void gcomp__dct_along(const gcomp__dct_job *job, float *x, float *t, size_t n,
+                             const gcomp__dct_side *side)
+{
+    (job->kernels->sums)(x, t, n, 0, side);
+    (job->kernels->scale)(x, 0.70710678118654752f, side->lanes);
+}
+
+/* x <- the coefficients of `count` chunks, of more than 1 only if they have one row; half has room
+   for as many. 0: p is not finite. Where a sum overflows, p is made smaller first, and what then is
+   too large becomes the largest float. */
+static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, size_t chunk,
+                              size_t count)
 {
     const gcomp__dct_shape *s = &job->shape;
     const gcomp__dct_kernels *k = job->kernels;
-    const size_t count = s->h * s->stride;
+    const size_t rows = count * s->h, all = rows * s->stride, pitch = job->rows.lanes;
     for (int large = 0; large < 2; large++) {
-        size_t i = gcomp__dct_begin(s, chunk);
-        for (size_t r = 0; r < s->h; r++, i += s->cols) {
-            (k->stage)(x + r * s->stride, &job->in, i, s->w);
-            memset(x + r * s->stride + s->w, 0, 4 * (s->stride - s->w));
+        memset(x, 0, s->stride > s->w ? 4 * all : 0);
+        for (size_t r = 0; r < rows; r++)
+            (k->stage)(x + r * s->stride, &job->in,
+                       gcomp__dct_begin(s, chunk + r / s->h) + r % s->h * s->cols, s->w);
+        if (large && (gcomp__common(job->call->set)->max_bits)(x, all) >= 0x7f800000u) return 0;
+        if (large) (k->scale)(x, GCOMP__DCT_DOWN, all);
+        if (s->w > 1) {
+            memset(half, 0, pitch > rows ? 4 * s->w * pitch : 0);
+            (k->turn)(half, pitch, x, s->stride, s->w, rows);
+            gcomp__dct_along(job, half, x, s->w, &job->rows);
+            memset(x, 0, s->stride > s->w ? 4 * all : 0);
+            (k->turn)(x, s->stride, half, pitch, rows, s->w);
         }
-        if (large && (gcomp__common(job->call->set)->max_bits)(x, count) >= 0x7f800000u) return 0;
-        if (large) (k->scale)(x, GCOMP__DCT_DOWN, count);
-        (k->product)(half, job->columns, s->h, x, s->h, s->h, s->stride);
-        (k->product)(x, half, s->stride, job->rows, s->h, s->w, s->stride);
-        if (large) (k->scale)(x, 1 / GCOMP__DCT_DOWN, count);
+        if (s->h > 1) gcomp__dct_along(job, x, half, s->h, &job->columns);
         /* an infinity or a NaN is in all sums */
-        if (large || (gcomp__common(job->call->set)->max_bits)(x, count) < 0x7f800000u) break;
+        if (!large && (gcomp__common(job->call->set)->max_bits)(x, all) >= 0x7f800000u) continue;
+        (k->scale)(x, large ? job->factor / GCOMP__DCT_DOWN : job->factor, all);
+        break;
     }
-    for (size_t r = 1; r < s->h && s->stride > s->w; r++)
+    for (size_t r = 1; r < rows && s->stride > s->w; r++)
         memmove(x + r * s->w, x + r * s->stride, 4 * s->w);
     return 1;
 }
@@ -16932,8 +16999,14 @@ static void gcomp__dct_select(const gcomp__dct_job *job, gcomp__selection *s, co
     /* k columns have a number that reaches the k-th largest of the columns' largest numbers */
     if (c / 16 >= 2 * k) columns = (job->kernels->columns)(s->value, x, c);
     if (columns >= k) s->guess = gcomp__sparse_kth(s->value, columns, k, s->bins, &ties);
-    if (s->guess) (job->kernels->keep)(s, x, c);
-    else {
+    if (s->guess) {
+        s->in = gcomp__plain_source(x);
+        s->n = s->end = c;
+        s->capacity = c + 32;
+        s->at = 0;
+        s->under = s->guess;
+        (gcomp__sparse(job->call->set)->collect)(s);
+    } else {
         memcpy(s->value, x, 4 * c);
         for (size_t i = 0; i < c; i++) s->index[i] = (uint32_t)i;
         s->count = c;
@@ -16969,14 +17042,18 @@ static void gcomp__dct_lane(void *arg, size_t lane)
     float *x = (float *)(void *)(chosen.bins + GCOMP__SPARSE_BINS), *half = x + job->room;
     chosen.value = half; /* which is not needed any more; keeping writes up to 16 too many */
     chosen.index = (uint32_t *)(void *)(half + job->room + 16);
-    for (size_t chunk = lane; chunk < s->chunks; chunk += job->lanes) {
-        if (!gcomp__dct_forward(job, x, half, chunk)) {
+    const size_t step = job->at_once * job->lanes;
+    for (size_t first = lane * job->at_once; first < s->chunks; first += step) {
+        const size_t count = gcomp__min(job->at_once, s->chunks - first);
+        if (!gcomp__dct_forward(job, x, half, first, count)) {
             job->bad[lane] = 1;
             return;
         }
-        gcomp__dct_select(job, &chosen, x);
-        gcomp__dct_put_places(s, job->places + chunk * s->bytes, chosen.index);
-        memcpy(job->values + chunk * s->k, chosen.value, 4 * s->k);
+        for (size_t i = 0; i < count; i++) {
+            gcomp__dct_select(job, &chosen, x + i * s->h * s->w);
+            gcomp__dct_put_places(s, job->places + (first + i) * s->bytes, chosen.index);
+            memcpy(job->values + (first + i) * s->k, chosen.value, 4 * s->k);
+        }
     }
 }
 
@@ -16986,7 +17063,6 @@ static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec
 {
     const gcomp_codec value = gcomp__value_codec(codec);
     const gcomp__method *value_method = gcomp__method_of(value.method);
-    float wave[GCOMP__DCT_WAVE], row[GCOMP__DCT_SIDE];
     gcomp__dct_job job;
     gcomp__call inner = *call; /* for the value method */
     *bytes = 0;
@@ -17003,22 +17079,18 @@ static gcomp_result gcomp__dct_encode(const gcomp__call *call, const gcomp_codec
     job.lane_bytes = gcomp__dct_lane_bytes(codec, n);
     job.lanes = call->parallel.run ? gcomp__dct_lanes(n) : 1;
     job.values = (float *)(void *)call->scratch;
-    float *columns = job.values + gcomp__round_up(n, 16) + 16, *rows = columns + s->h * s->h;
-    job.columns = columns;
-    job.rows = rows;
-    job.lane = (uint8_t *)(void *)(job.values + gcomp__round_up(n, 16) + 16 +
-                                   gcomp__dct_tables(codec, n));
+    job.lane = (uint8_t *)(void *)(job.values + gcomp__round_up(n, 16) + 16);
     job.places = body + GCOMP__DCT_HEAD;
-    gcomp__dct_wave(wave, s->h);
-    for (size_t i = 0; i < s->h; i++) {
-        gcomp__dct_row(row, wave, s->h, i);
-        memcpy(columns + i * s->h, row, 4 * s->h);
-    }
-    gcomp__dct_wave(wave, s->w);
-    memset(rows, 0, 4 * s->w * s->stride);
-    for (size_t i = 0; i < s->w; i++) {
-        gcomp__dct_row(row, wave, s->w, i);
-        for (size_t j = 0; j < s->w; j++) rows[j * s->stride + i] = row[j];
+    job.at_once = s->h == 1 ? gcomp__min(16, job.room / s->stride) : 1;
+    job.columns.lanes = s->stride;
+    job.rows.lanes = gcomp__round_up(job.at_once * s->h, 16);
+    job.factor = 1;
+    for (int i = 0; i < 2; i++) {
+        gcomp__dct_side *side = i ? &job.rows : &job.columns;
+        side->n = i ? s->w : s->h;
+        gcomp__dct_wave(side->wave, side->n, (uint64_t)1 << 31); /* not scaled */
+        if (side->n > 1)
+            job.factor *= (float)(int64_t)gcomp__dct_factor(side->n) * GCOMP__DCT_UNIT;
     }
     gcomp__run(call, job.lanes, gcomp__dct_lane, &job);
     for (size_t i = 0; i < job.lanes; i++)
@@ -17295,8 +17367,8 @@ GCOMP__NOINLINE void gcomp__dct_run(gcomp__dct_pass *pass, const gcomp__call *ca
     float columns[GCOMP__DCT_WAVE], rows[GCOMP__DCT_WAVE];
     gcomp__dct_shape *s = &pass->shape;
     if (gcomp__dct_read_shape(s, views) != GCOMP_OK) return;
-    gcomp__dct_wave(columns, s->h);
-    gcomp__dct_wave(rows, s->w);
+    gcomp__dct_wave(columns, s->h, gcomp__dct_factor(s->h));
+    gcomp__dct_wave(rows, s->w, gcomp__dct_factor(s->w));
     pass->sum.call = call;
     pass->sum.kernels = (const gcomp__dct_kernels *)call->kernels;
     pass->sum.shape = s;
@@ -19232,27 +19304,6 @@ static void gcomp__expand(const gcomp__matrix *m, size_t row, size_t end, const 
 
    It is done by one thread, column by column: the work is n * rank^2, small beside the products. */
 #if GCOMP__EACH(POWERSGD)
-/* Turns a matrix (rank x n), its rows `stride` floats apart, into one (n x rank), its rows `pitch`
-   floats apart: to[i * pitch + c] = from[c * stride + i]. Squares of 8 x 8 floats are turned in
-   registers, what is left at the edges one by one. */
-#define gcomp__transpose GCOMP__F(transpose)
-static void gcomp__transpose(float *to, size_t pitch, const float *from, size_t stride, size_t n,
-                             size_t rank)
-{
-    for (size_t i = 0; i < n; i += 8)
-        for (size_t c = 0; c < rank; c += 8) {
-            const size_t rows = gcomp__min(8, n - i), cols = gcomp__min(8, rank - c);
-            float *into = to + i * pitch + c;
-            const float *at = from + c * stride + i;
-            if (rows == 8 && cols == 8) {
-                gv_transpose8(into, pitch, at, stride);
-                continue;
-            }
-            for (size_t k = 0; k < rows; k++)
-                for (size_t l = 0; l < cols; l++) into[k * pitch + l] = at[l * stride + k];
-        }
-}
-
 /* The sum of x * y: products are exact in double, and sums run in 16 lanes. */
 #define gcomp__dot GCOMP__F(dot)
 static double gcomp__dot(const float *x, const float *y, size_t n)

@@ -401,6 +401,7 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                     job.n = job.end = n;
                     job.guess = guesses[g];
                     job.under = guesses[kind % 2 ? g : (g + 1) % 4]; /* the same for both signs, or another */
+                    job.apart = job.under != job.guess;
                     job.capacity = 48; /* small, so that it stops and goes on */
                     job.value = floats(job.capacity + 16);
                     job.index = (uint32_t *)malloc(4 * (job.capacity + 16));
@@ -425,8 +426,12 @@ static void test_collect_keeps_what_reaches_the_guess_in_order(void)
                         }
                         job.count = 0;
                     }
+                    for (size_t i = 0; job.apart && i < n; i++) { /* each was counted once, by its sign */
+                        const uint32_t p = bits_of(job.in.residual.floats ? sum(d.grad[i], d.residual[i]) : d.grad[i]);
+                        job.sides[p >> 31] -= (p & 0x7fffffff) != 0;
+                    }
                     CHECK(wrong == 0);
-                    CHECK(job.at == n);
+                    CHECK(job.at == n && job.sides[0] == 0 && job.sides[1] == 0);
                     free(job.value);
                     free(job.index);
                     dense_free(&d);
