@@ -70,8 +70,8 @@ static inline size_t encode(const char *text, const float *grad, const float *re
 /* ---------------- a codec, as the tests know it */
 
 /* kinds; of TABLE a code is the number of a value; NV has a float before its scales of a byte.
-   HALVES is LEVELS with a bf16 as scale; FULL has all codes of its bits, and GRIDS two grids. */
-enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV, HALVES, FULL, GRIDS };
+   HALVES is LEVELS with a bf16 as scale; FULL has all codes of its bits, and GRIDS two grids; PAIRS has two sizes a block. */
+enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV, HALVES, FULL, GRIDS, PAIRS };
 
 enum { MOST, L2, CLIPPED }; /* norms */
 
@@ -146,7 +146,8 @@ static const spec specs[] = {
     {"e3m0:block=tensor", TABLE, 36, 0, 0, 4, 16, 0, MOST, 0, 0, 0, 0},
     {"nf4", TABLE, 37, 6, 64, 4, 1, 0, MOST, 0, 0, 0, 0},
     {"nf4:block=16", TABLE, 37, 4, 16, 4, 1, 0, MOST, 0, 0, 0, 0},
-    {"nf4:block=4096", TABLE, 37, 12, 4096, 4, 1, 0, MOST, 0, 0, 0, 0}};
+    {"nf4:block=4096", TABLE, 37, 12, 4096, 4, 1, 0, MOST, 0, 0, 0, 0},
+    {"lloyd", PAIRS, 41, 0, 128, 2, 0, 0, 0, 0, 0, 0, 0}};
 
 enum { SPECS = sizeof specs / sizeof *specs };
 

@@ -335,14 +335,14 @@ static void check_global_values(const char *value, size_t world, size_t n, doubl
                 wrong += memcmp(&mean[i], (float *)g.grad[w][0] + i, 4) || memcmp(&e[w][i], tensor_residual(g.gc[w], 0) + i, 4);
             }
     }
-    if (wrong) printf("# %s, world %d, n %d: %d wrong\n", text, (int)world, (int)n, (int)wrong);
+    if (wrong) printf("# %s, world %d, n %d: %d wrong\n", value, (int)world, (int)n, (int)wrong);
     CHECK(wrong == 0 && applied > 0);
     group_close(&g);
 }
 
 static void test_global_topk_codes_values_in_both_directions(void)
 {
-    static const char *const values[] = {"+int:bits=4", "+sign", "+int:bits=2,rounding=stochastic", "+fp16", "+int:block=16"};
+    static const char *const values[] = {"+int:bits=4", "+sign", "+int:bits=2,rounding=stochastic", "+fp16", "+int:block=16", "+lloyd"};
     static const size_t n[] = {5, 260, 2000};
     for (size_t v = 0; v < sizeof values / sizeof *values; v++)
         for (size_t c = 1; c < sizeof worlds / sizeof *worlds; c++)

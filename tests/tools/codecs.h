@@ -233,7 +233,12 @@ static const struct listed_codec {
     {0xc789f5b29d54e80du, LOW_RANK,      0, 0, 0, "powersgd:rank=3,alternate=1,momentum=0.9"},
     {0xa27d7144ebb5c765u, INTEGERS,      1, 1, 1, "int:bits=3"},
     {0x3e541b248984c169u, INTEGERS,      0, 0, 0, "int:bits=3,block=1024"},
-    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"}
+    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"},
+    {0x8157239a997ae22fu, INTEGERS,      1, 1, 1, "lloyd"},
+    {0x213a1caeb4b49b1au, LARGEST_ONLY,  1, 1, 0, "topk+lloyd"},
+    {0xecebaacdd0f176b2u, LARGEST_ONLY,  0, 0, 1, "topk:density=0.3,global=1+lloyd"},
+    {0x0b5b2218d7f88a43u, LARGEST_ONLY,  0, 0, 0, "topk:density=0.015625,chunk=4096+lloyd"},
+    {0xd1a02e2a1c0e98c5u, LARGEST_ONLY,  0, 0, 0, "blocktopk:density=0.2,block=16+lloyd"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
