@@ -448,7 +448,7 @@
           sum has one element more, with which gcomp tries allreduce.
           int takes all levels of its bits, also 3, in blocks of 64 (8 bits: 32), with scales of 2
           bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused. lloyd:
-          2 bits for values of sparse methods.
+          2 bits for values of sparse methods. fp8, mx and nvfp4 round at random too.
           topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
           does not grow with the workers.
           Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
@@ -643,11 +643,14 @@
                  bits=8 (16, 32), rounding=stochastic (nearest)
                  Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of
                  Stochastic Gradients, ICLR 2022
-     fp8         residual. format=e4m3 (e5m2), block=256
+     fp8         residual. format=e4m3 (e5m2), block=256, rounding=nearest (stochastic: right on
+                 average)
                  Micikevicius et al.: FP8 Formats for Deep Learning, 2022
-     mx          residual. format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+     mx          residual. format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2), rounding=nearest (stochastic:
+                 right on average)
                  Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
-     nvfp4       residual. No parameters
+     nvfp4       residual. rounding=nearest (stochastic: right on average, as NVIDIA's recipe rounds
+                 gradients)
                  NVIDIA: Pretraining Large Language Models with NVFP4, 2025
      e3m0        residual. block=256
                  Douillard et al.: Streaming DiLoCo with Overlapping Communication: Towards a
@@ -3776,6 +3779,8 @@ typedef struct gcomp__form {
     int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
     int whole_groups;     /* 1: the last elements' codes take as many bytes as 16 codes */
     int stochastic;       /* 1: the quantiser needs random numbers */
+    unsigned mantissa, least; /* stochastic: small floats, which gcomp__round_small rounds to: bits
+                                 of mantissa, and the exponent of the smallest, plus 127 */
     int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it in
                              usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
     unsigned cut;         /* ONE_BFLOAT: how many of the lowest bits of a scale's float are 0 */
@@ -4765,15 +4770,17 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_SIDES 0x80000 /* GCOMP__SIDES */
 #define GCOMP__OF_OWN_FITS 0x100000 /* kernels->fit */
 #define GCOMP__OF_BFLOATS 0x200000 /* scales of 2 bytes */
+#define GCOMP__OF_SMALL_FLOATS /* form.mantissa */ \
+    (0x400000 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
 #define GCOMP__METHODS(X) \
     X(FP16, fp16, GCOMP__OF_CASTS) \
     X(BF16, bf16, GCOMP__OF_CASTS) \
-    X(FP8, fp8, GCOMP__OF_SCALE_FIRST) \
-    X(MX, mx, GCOMP__OF_SCALE_FIRST | GCOMP__OF_BYTE_SCALES) \
-    X(NVFP4, nvfp4, GCOMP__OF_SCALE_FIRST | GCOMP__OF_TWO_LEVELS) \
+    X(FP8, fp8, GCOMP__OF_SMALL_FLOATS) \
+    X(MX, mx, GCOMP__OF_SMALL_FLOATS | GCOMP__OF_BYTE_SCALES) \
+    X(NVFP4, nvfp4, GCOMP__OF_SMALL_FLOATS | GCOMP__OF_TWO_LEVELS) \
     X(E3M0, e3m0, GCOMP__OF_SCALE_FIRST) \
     X(NF4, nf4, GCOMP__OF_SCALE_FIRST) \
     X(LLOYD, lloyd, GCOMP__OF_SCALE_FIRST | GCOMP__OF_OWN_FITS) \
@@ -4871,6 +4878,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
 #define GCOMP__HAS_OWN_FITS GCOMP__ANY_OF(GCOMP__OF_OWN_FITS)
 #define GCOMP__HAS_BFLOATS GCOMP__ANY_OF(GCOMP__OF_BFLOATS)
+#define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
@@ -8240,6 +8248,32 @@ GCOMP__INLINE gv gcomp__mantissa_rest(gv x)
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 #define gcomp__signed GCOMP__F(signed)
 GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
+
+#if !GCOMP__IN_WIDE && GCOMP__HAS_SMALL_FLOATS
+/* The p of a tile become p * inverse, rounded at random to numbers that small floats hold, and
+   their inverse 1: what follows rounds nothing. 2^e <= |x| < 2^(e+1), e not below that of the
+   smallest normal number: a step is 2^(e - m), and |x| times 2^(16 + m - e) has 16 places behind
+   whole steps. The rest of the mantissa is rounded to these: it is 2^-17 of a step at most, so that
+   ties need not be broken. */
+#define gcomp__round_small GCOMP__F(round_small)
+GCOMP__NOINLINE void gcomp__round_small(gcomp__tile *t)
+{
+    const gcomp__form *form = &t->job->form;
+    const unsigned shift = gcomp__log2((uint32_t)(form->front ? form->block : t->block));
+    const gw most = gw_splat((int32_t)((270 + form->mantissa) << 23));
+    const gw unit = gw_splat((int32_t)(form->mantissa << 23));
+    const gw least = gw_splat((int32_t)(form->least << 23));
+    for (size_t j = 0; j < t->count; j += 16) {
+        const gv x = gv_mul(gv_load(t->p + j), gv_splat(t->inverse[j >> shift]));
+        const gw power = gw_max(gw_and(gw_bits(x), gw_splat(0x7f800000)), least);
+        const gv places = gv_mul(x, gv_of_bits(gw_sub(most, power)));
+        const gw sum = gw_add(gw_floor(gv_add(places, gv_splat(0.5f))), gcomp__drawn(&t->u, j));
+        const gv steps = gv_number(gw_sar(sum, 16));
+        gv_store(t->p + j, gv_mul(steps, gv_of_bits(gw_sub(power, unit))));
+    }
+    for (size_t k = 0; k < GCOMP__TILE / 16; k++) t->inverse[k] = 1;
+}
+#endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -8881,9 +8915,16 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gco
         }
         t->u.at = i;
         t->count = (count + 31) / 32 * 32;
+#if GCOMP__HAS_SMALL_FLOATS
+        const float inverse = t->inverse[0]; /* of a large block, for its next tile */
+        if (form->mantissa) gcomp__round_small(t);
+#endif
         /* the payload has no room for codes of the zeros behind the last elements */
         t->codes = streams || count % 32 ? t->room : codes;
         (job->kernels->quantise)(t);
+#if GCOMP__HAS_SMALL_FLOATS
+        t->inverse[0] = inverse;
+#endif
         if (t->codes == t->room) { /* to the payload, without codes of zeros behind the end */
             const size_t bytes = gcomp__clear_last(t->room, form, count);
             if (streams) gcomp__stream_codes(codes, t->room, bytes);
@@ -13379,7 +13420,13 @@ static const gcomp__method gcomp__row_natural = {
      number   2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m
 
    A scaled p is rounded to the nearest number, ties to even M; what is too large becomes the
-   largest number. Without its sign, the code as a whole number counts the numbers from 0 up. */
+   largest number. Without its sign, the code as a whole number counts the numbers from 0 up.
+
+   rounding=stochastic, of fp8, mx and nvfp4: a scaled p becomes one of the two numbers beside it,
+   so that its mean is p, and what is a number stays. A tile is first rounded at random, and the
+   quantiser, which rounds to nearest, finds numbers (gcomp__round_small). The probability is exact
+   to 2^-17. Scales are such that no p is too large. The error is twice as large, or a little more.
+   Decoders do not know how was rounded. */
 #if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4) || GCOMP__FIRST(E3M0)
 /* Formats: the first six names are in the order of mx's parameter. */
 enum {
@@ -13404,11 +13451,21 @@ static const gcomp__small_format gcomp__small_formats[] = {
     {4, 1, 1, 7},     /* e2m1: up to 6 */
     {8, 3, 7, 0x7e},  /* e4m3: 448 */
     {8, 2, 15, 0x7b}, /* e5m2: 57344 */
-    {8, 0, 0, 127},   /* int8: k / 64, no float */
+    {8, 6, 1, 127},   /* int8: k / 64, as floats with E = 0 */
     {6, 3, 1, 31},    /* e2m3: 7.5 */
     {6, 2, 3, 31},    /* e3m2: 28 */
     {4, 0, 3, 7}      /* e3m0: 16 */
 };
+#endif
+
+#if GCOMP__ONCE(FP8) || GCOMP__ONCE(MX) || GCOMP__ONCE(NVFP4)
+/* rounding=stochastic of a format. */
+GCOMP__NOINLINE void gcomp__small_at_random(gcomp__form *form, int format)
+{
+    form->stochastic = 1;
+    form->mantissa = (unsigned)gcomp__small_formats[format].mantissa;
+    form->least = (unsigned)(128 - gcomp__small_formats[format].bias);
+}
 #endif
 
 #if GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4)
@@ -13520,7 +13577,8 @@ GCOMP__NOINLINE void gcomp__table_form(gcomp__form *form, const int32_t *table, 
 
    |p - C(p)| <= 2^-4 |p| where |p| >= s 2^-6, and at most s 2^-10 below (e5m2: 2^-3, s 2^-14 and
    s 2^-17). Nothing saturates, since the largest |p| of the block becomes the largest number. The
-   codes of infinities and NaN are refused. Micikevicius et al., 2022. */
+   codes of infinities and NaN are refused. rounding=stochastic: see above, with twice these errors.
+   Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
 GCOMP__KERNEL(e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
 GCOMP__KERNEL(e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
@@ -13532,7 +13590,7 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(FP8)
-/* param: format, block. */
+/* param: format, block, rounding. */
 static void gcomp__fp8_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] != 0;
@@ -13545,11 +13603,13 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
     form->last_code = param[0] != 0 ? 0x7b : 0x7e; /* its code */
     form->scale_is_step = 1;
     form->fit = gcomp__step_fit;
+    if (param[2] != 0) gcomp__small_at_random(form, param[0] != 0 ? GCOMP__E5M2 : GCOMP__E4M3);
 }
 
 static const gcomp__method gcomp__row_fp8 = {
     "fp8", 17, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 256)},
+    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 256),
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(fp8), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp8_form}};
 #endif
 
@@ -13566,7 +13626,12 @@ static const gcomp__method gcomp__row_fp8 = {
 
    max |p| / X is from 2^emax to below 2^(emax+1). What lies above the largest number becomes
    that: of e2m1 7.9 becomes 6, an error of a quarter. A scale that is a power of two costs a
-   byte, and no rounding. OCP Microscaling Formats 1.0, 2023. */
+   byte, and no rounding. OCP Microscaling Formats 1.0, 2023.
+
+   rounding=stochastic: X is twice as large where max |p| would be above the largest number. Only
+   from 2^127 on, where such an X could make numbers that are no floats, it is not, and what is too
+   large becomes the largest number. Of normal numbers .027 of |p|^2 is lost with e2m1, to nearest
+   .013. */
 #if GCOMP__EACH(MX)
 /* int8: k = 64 p / X to nearest; -128 is never written. */
 #define gcomp__mx_int8_quants GCOMP__F(mx_int8_quants)
@@ -13589,22 +13654,26 @@ GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants 
     return gv_mul(q, gv_splat(u->a));
 }
 
-/* x of each block of a tile, and 1 / X, 16 blocks at a time; form->constant is emax. Of max |p|
-   only the exponent field counts: less emax it is x, which is 0 for smaller blocks. 1 / X has the
-   field 254 - x; that of X = 2^127 is 2^-127, a subnormal float, whose only bit is 1 << 22.
-   Returns the bits of the largest |p|. */
+/* x of each block of a tile, and 1 / X, 16 blocks at a time; form->levels is the largest number, of
+   the exponent emax. Of max |p| only the exponent field counts: less emax it is x, which is 0 for
+   smaller blocks. At random x is 1 more where the mantissa of max |p| is above that of the largest
+   number: `up` carries into the exponent. 1 / X has the field 254 - x; that of X = 2^127 is 2^-127,
+   a subnormal float, whose only bit is 1 << 22. Returns the bits of the largest |p|. */
 #define gcomp__mx_fit GCOMP__F(mx_fit)
 static uint32_t gcomp__mx_fit(gcomp__tile *tile, size_t i, size_t count, size_t blocks,
                               uint8_t *scale)
 {
-    const gw least = gw_splat((int32_t)tile->job->form.constant << 23);
+    const uint32_t largest = gcomp__bits(tile->job->form.levels);
+    const gw least = gw_splat((int32_t)((largest & 0x7f800000) - (127u << 23)));
+    const gw up = gw_splat(tile->job->form.stochastic ? (int32_t)(~largest & 0x7fffff) : 0);
     gw most = gw_splat(0);
     (void)i;
     (void)count;
     for (size_t k = blocks; k % 16; k++) tile->top[k] = 0; /* blocks that are not there */
     for (size_t k = 0; k < blocks; k += 16) {
         const gw top = gw_load((const int32_t *)tile->top + k);
-        const gw power = gw_shr(gw_sub(gw_max(top, least), least), 23);
+        const gw over = gw_min(gw_max(gw_add(top, up), least), gw_splat(0x7f7fffff));
+        const gw power = gw_shr(gw_sub(over, least), 23);
         const gw inverse = gw_shl(gw_sub(gw_splat(254), power), 23);
         uint8_t some[16];
         most = gw_max(most, top);
@@ -13641,24 +13710,27 @@ static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(MX)
-/* last: the largest code where some codes are infinities or NaN, else 0. */
+/* param: format, rounding. last: the largest code where some codes are infinities or NaN, else
+   0. */
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
-    static const int largest[] = {2, 8, 15, 0, 2, 4}; /* emax */
+    static const float largest[] = {6, 448, 57344, 127 / 64.0f, 7.5f, 28};
     static const int last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
     form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12; /* 4, 8 or 6 bits */
     form->scale_bytes = GCOMP__POWER_OF_TWO; /* x */
     form->block = 32;
     form->scale_first = 1;
-    form->constant = (float)largest[(int)param[0]]; /* for gcomp__mx_fit */
+    form->levels = largest[(int)param[0]]; /* for gcomp__mx_fit */
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__UP_TO : GCOMP__ALL_CODES;
+    if (param[1] != 0) gcomp__small_at_random(form, (int)param[0]);
 }
 
 static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|")},
+    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|"),
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(mx), &gcomp__block_payload, &gcomp__gathered, {gcomp__mx_form}};
 #endif
 
@@ -13675,7 +13747,10 @@ static const gcomp__method gcomp__row_mx = {
    residual. A subnormal S is rounded up where it would not reach max |p|; S is rounded down where
    448 * 6 * S would be no float. In a tensor of zeros S and X are 0. Of normal numbers .0090 of
    |p|^2 is lost, with mx .0133. The tensor is read twice: S must be known before the first X.
-   NVIDIA: Pretraining Large Language Models with NVFP4, 2025. */
+
+   rounding=stochastic, as NVIDIA's recipe rounds gradients: X is rounded up, so that the largest p
+   of a block is at most 6 S X, up to the following, and no block of numbers has X = 0. .022 of
+   |p|^2 is lost. NVIDIA: Pretraining Large Language Models with NVFP4, 2025. */
 #if GCOMP__FIRST(NVFP4)
 /* The e4m3 nearest to x, 0 <= x < 464, ties to even. From 2^-6 on by the bits of x, of which 20 are
    cut off, and the biases of exponents differ by 120. Below, where codes are multiples of 2^-9, by
@@ -13711,7 +13786,10 @@ static uint32_t gcomp__nvfp4_fit(gcomp__tile *tile, size_t i, size_t count, size
         GCOMP__PIN(x);
         x *= sixth;
         GCOMP__PIN(x);
-        const uint32_t code = gcomp__e4m3_of(x), e = gcomp__larger(code >> 3, 1);
+        uint32_t code = gcomp__e4m3_of(x);
+        /* at random X is rounded up */
+        code += tile->job->form.stochastic && code < 0x7e && gcomp__two_levels(code, 1) < x;
+        const uint32_t e = gcomp__larger(code >> 3, 1);
         float y = eighths[code < 8 ? code : 8 | (code & 7)] * gcomp__float((127 + 7 - e) << 23);
         GCOMP__PIN(y);
         tile->inverse[k] = y * inverse;
@@ -13741,9 +13819,9 @@ static void gcomp__nvfp4_tensor(const gcomp__form *form, const gcomp__measured *
     if (!gcomp__finite(most)) u->a = gcomp__float(gcomp__bits(u->a) - 1);
 }
 
+/* param: rounding. */
 static void gcomp__nvfp4_form(const double *param, gcomp__form *form)
 {
-    (void)param;
     form->code16 = 8; /* 4 bits each */
     form->scale_bytes = GCOMP__POWER_OF_TWO; /* a byte */
     form->front = 4;  /* S */
@@ -13751,11 +13829,12 @@ static void gcomp__nvfp4_form(const double *param, gcomp__form *form)
     form->scale_first = 1;
     form->levels = 448 * 6;
     form->fit = gcomp__nvfp4_tensor;
+    if (param[0] != 0) gcomp__small_at_random(form, GCOMP__E2M1);
 }
 
 static const gcomp__method gcomp__row_nvfp4 = {
     "nvfp4", 35, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {{NULL}},
+    {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(nvfp4), &gcomp__block_payload, &gcomp__gathered, {gcomp__nvfp4_form}};
 #endif
 
@@ -13878,7 +13957,7 @@ static const gcomp__method gcomp__row_nf4 = {
                  low + high. The rule is applied twice
      C(p)        high with p's sign where |p| >= (low + high) / 2, else low with p's sign
      body        | w, 4 bytes, of each block | n codes q of 2 bits, two's complement |
-     w           | the upper half of high, a bf16 | low / high in units of 2^-16 |
+     w           | the upper half of high's bits | low / high in units of 2^-16 |
      q           0 is low, 1 is high, -1 is -low, -2 is -high: p / border rounded down
 
    The values that a sparse method sends are all larger than some threshold, so that levels at even
@@ -13956,10 +14035,7 @@ static uint32_t gcomp__lloyd_fit(gcomp__tile *tile, size_t i, size_t count, size
         GCOMP__PIN_SUM(part);
         high *= gcomp__float((uint32_t)(254 - by) << 23);
         GCOMP__PIN_SUM(high);
-        high = gcomp__short_float(high, 16, 0);
-        if (!gcomp__finite(high)) high = gcomp__float(gcomp__bits(high) - (1u << 16));
-        gcomp__put32(scale,
-                     gcomp__bits(high) | (uint32_t)gcomp__min((size_t)(part * 65536), 65535));
+        gcomp__put32(scale, (gcomp__bits(high) & 0xffff0000u) | (uint32_t)(int32_t)(part * 65535));
         tile->inverse[k] = inverse;
         tile->offset[k] = border * 0.5f;
     }
@@ -13977,11 +14053,10 @@ GCOMP__INLINE gv gcomp__lloyd_deq(const uint8_t *code, const gcomp__constants *u
     const float part = (float)(int32_t)(w & 0xffff) * (1.0f / 65536);
     const uint32_t low = gcomp__bits(gcomp__float(high) * part);
     const gw q = gw_get2(code, 0), sign = gw_sar(q, 31);
-    const gw large = gw_sar(gw_shl(gw_xor(q, sign), 31), 31); /* -1 where it is high */
+    const gw large = gw_sub(gw_splat(0), gw_xor(q, sign)); /* -1 where it is high */
+    const gw turned = gw_and(large, gw_splat((int32_t)(low ^ high)));
     (void)format;
-    return gv_of_bits(gw_or(gw_shl(sign, 31),
-                            gw_xor(gw_splat((int32_t)low),
-                                   gw_and(large, gw_splat((int32_t)(low ^ high))))));
+    return gv_of_bits(gw_or(gw_shl(sign, 31), gw_xor(gw_splat((int32_t)low), turned)));
 }
 GCOMP__KERNEL(lloyd_decode, GCOMP__DECODE(gcomp__lloyd_deq, 0, 4, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(lloyd_kernels)[] = {

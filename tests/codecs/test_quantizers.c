@@ -92,18 +92,25 @@ static int good_scale(const spec *s, const measures *m, float a, float b)
     }
 }
 
-static int good_byte(const measures *m, float tensor, unsigned byte)
+/* At random the byte is rounded up, so that nothing saturates. */
+static int good_byte(const spec *s, const measures *m, float tensor, unsigned byte)
 {
     const double x = m->most > 0 ? m->most / 6 / (double)tensor : 0;
+    if (s->stochastic && x < 448 * (1 - 5e-7))
+        return small_value(&e4m3_spec, (int)byte) >= x * (1 - 5e-7) &&
+               (byte == 0 || small_value(&e4m3_spec, (int)byte - 1) <= x * (1 + 5e-7));
     return small_code(&e4m3_spec, x * (1 - 5e-7)) <= (int)byte && (int)byte <= small_code(&e4m3_spec, x * (1 + 5e-7));
 }
 
-/* The byte of an MX block: the exponent of its largest number less that of the format's, biased. */
+/* The byte of an MX block: the exponent of its largest number less that of the format's, biased. At random one more, if that
+   number would saturate, but not so that values may overflow. */
 static int mx_byte(const spec *s, const measures *m)
 {
     int exponent;
     if (m->most == 0) return 0;
-    frexp(m->most, &exponent);
+    const double part = frexp(m->most, &exponent);
+    exponent += s->stochastic && ldexp(part, s->levels + 1) > small_value(s, s->mantissa ? s->last : 127);
+    if (exponent - 1 == 128) exponent--;
     return exponent - 1 - s->levels + 127 > 0 ? exponent - 1 - s->levels + 127 : 0;
 }
 
@@ -168,8 +175,20 @@ static int good_pair(const float *x, size_t n, double most, float word)
         exact = (low + high) / 2;
     }
     if (open) exact = ((double)size_of_pair(word, 0) + (double)size_of_pair(word, 1)) / 2;
-    return open || (fabs((double)size_of_pair(word, 1) - high) <= fmax(high * 0.502 / 128, 0x1.01p-134) &&
-                    fabs((bits_of(word) & 0xffff) - (high > 0 ? fmin(low / high * 65536, 65535) : 0)) < 1.1);
+    return open || (high - (double)size_of_pair(word, 1) >= -1e-6 * high &&
+                    high - (double)size_of_pair(word, 1) <= fmax(high / 128, 0x1p-133) &&
+                    fabs((bits_of(word) & 0xffff) - (high > 0 ? low / high * 65535 : 0)) < 1.1);
+}
+
+/* The same of small floats at random. A zero has no sign. */
+static int good_small(const spec *s, double x, float a, double scale, double u, unsigned code, float *value)
+{
+    const unsigned draw = (unsigned)(u * 65536), sign = s->mantissa ? code >> (s->bits - 1) : 0;
+    const double slack = s->kind == MX ? 0 : 2.5e-7 * fabs(x) / (scale > 0 ? scale : 1), from = scale > 0 ? x / scale : 0;
+    const double of = s->mantissa ? small_value(s, (int)(code & ((1u << (s->bits - 1)) - 1))) * (sign ? -1 : 1)
+                                  : as_signed(s, code) / 64.0;
+    *value = (float)of * a;
+    return of >= small_at_random(s, from - slack, draw) && of <= small_at_random(s, from + slack, draw) && (of != 0 || !sign);
 }
 
 /* Checks the code of p and returns its value in *value. */
@@ -178,6 +197,8 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
     int q = s->kind == SMALL || s->kind == MX || s->kind == NV ? (int)(code & ((1u << (s->bits - 1)) - 1)) : as_signed(s, code), half;
     double v = x, ratio = a > 0 ? fabs(v) / (double)a : 0;
     volatile float product;
+    if (s->stochastic && (s->kind == SMALL || s->kind == MX || s->kind == NV))
+        return good_small(s, v, a, s->kind == NV ? exact : (double)a, u, code, value);
     switch (s->kind) {
     case SIGNS: *value = x < 0 ? -a : a; return code == (x < 0);
     case SIDES: *value = x < 0 ? b : a; return code == (x < 0);
@@ -304,7 +325,7 @@ static void check_payload(const spec *s, int shape, size_t n)
         if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
         if (s->kind == NV) a = (float)(exact = nv_scale(tensor, scale[0]));
         bad += s->kind == MX      ? scale[0] != mx_byte(s, &m)
-               : s->kind == NV    ? !good_byte(&m, tensor, scale[0])
+               : s->kind == NV    ? !good_byte(s, &m, tensor, scale[0])
                : s->kind == PAIRS ? !good_pair(p + k * of, end - k * of, m.most, a)
                                   : !good_scale(s, &m, a, b);
         for (size_t i = k * of; i < end; i++) {

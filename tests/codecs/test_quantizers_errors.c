@@ -556,6 +556,9 @@ static void test_errors_on_normal_and_laplace_numbers_are_the_known_ones(void)
         check_error("fp8", 0, 1e-3);
         check_error("fp8:format=e5m2", 0, 4e-3);
         check_error("mx:format=int8", 0, 2e-4);
+        check_error("fp8:rounding=stochastic", 1e-3, 1.5e-3); /* twice those to nearest; more where scales are larger */
+        check_error("mx:rounding=stochastic", 0.026, 0.028);
+        check_error("nvfp4:rounding=stochastic", 0.0215, 0.0227);
     }
 }
 
@@ -654,7 +657,8 @@ static void test_texts_are_read_and_printed_shortest(void)
         {"int:range=affine,bits=2", "int:bits=2,range=affine"},
         {"int:rounding=stochastic,block=65536,bits=4", "int:bits=4,block=65536,rounding=stochastic"}, {"fp8:format=e4m3", "fp8"},
         {"fp8:block=16,format=e5m2", "fp8:format=e5m2,block=16"}, {"mx:format=e2m1", "mx"}, {"mx:format=int8", "mx:format=int8"},
-        {"mx:format=e5m2", "mx:format=e5m2"},
+        {"mx:format=e5m2", "mx:format=e5m2"}, {"mx:rounding=stochastic,format=e2m1", "mx:rounding=stochastic"},
+        {"nvfp4:rounding=nearest", "nvfp4"}, {"fp8:rounding=stochastic,block=256", "fp8:rounding=stochastic"}, {"topk+lloyd", "topk+lloyd"},
         {"mx:format=e2m3", "mx:format=e2m3"}, {"mx:format=e3m2", "mx:format=e3m2"},
         {"topk:density=0.1+natural", "topk:density=0.1+natural"},
         {"topk+int:bits=8,block=64", "topk+int:block=64"}};
@@ -711,8 +715,8 @@ static void test_numbers_are_the_nearest_doubles(void)
 }
 
 /* The parameter that only the encoder needs: scale of sign, clip of terngrad, norm of qsgd,
-   rounding of int; -1: none. */
-static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 ? 1 : wire == 40 ? 2 : -1; }
+   rounding of int and of small floats; -1: none. */
+static int at_home(unsigned wire) { return wire == 4 ? 1 : wire == 12 ? 0 : wire == 13 ? 1 : wire == 40 || wire == 17 ? 2 : wire == 18 ? 1 : wire == 35 ? 0 : -1; }
 
 static void test_payloads_name_the_parameters_that_they_carry(void)
 {
@@ -756,10 +760,10 @@ static void test_bad_values_are_refused_with_a_sentence(void)
         {"bf16:rounding=even", "bf16 rounding cannot be 'even': it takes nearest or stochastic"},
         {"fp8:format=e3m4", "fp8 format cannot be 'e3m4': it takes e4m3 or e5m2"},
         {"mx:format=e3m4", "mx format cannot be 'e3m4': it takes e2m1 or e4m3 or e5m2 or int8 or e2m3 or e3m2"},
-        {"nvfp4:block=16", "nvfp4 has no parameter 'block'; it has none"},
+        {"nvfp4:block=16", "nvfp4 has no parameter 'block'; it has: rounding"},
         {"nf4:block=8", "nf4 block cannot be '8': it takes 'tensor' or a power of two from 16 to 65536"},
         {"e3m0:format=e3m0", "e3m0 has no parameter 'format'; it has: block"},
-        {"mx:block=32", "mx has no parameter 'block'; it has: format"},
+        {"mx:block=32", "mx has no parameter 'block'; it has: format rounding"},
         {"twobit:rate=0.1", "twobit:rate finds a threshold: it goes with threshold=auto"},
         {"twobit:threshold=auto,rate=1.5", "twobit rate cannot be '1.5': it takes a number from 0 to 1"},
         {"topk:density=0.1+terngrad:share=1",
