@@ -660,7 +660,8 @@
                  LLMs, NeurIPS 2023
      lloyd       residual. For the values of sparse methods: topk+lloyd. No parameters
                  Lloyd: Least Squares Quantization in PCM, IEEE Transactions on Information Theory,
-                 1982
+                 1982; 2 bits for such values: Sarfi, Therien, Lidin, Belilovsky: Communication
+                 Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706, 2025
      eden        nearly unbiased. bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
                  residual, with the scale of least error instead of the unbiased one)
                  Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
