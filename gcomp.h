@@ -3780,8 +3780,8 @@ typedef struct gcomp__form {
     int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
     int whole_groups;     /* 1: the last elements' codes take as many bytes as 16 codes */
     int stochastic;       /* 1: the quantiser needs random numbers */
-    unsigned mantissa, least; /* stochastic: small floats, which gcomp__round_small rounds to: bits
-                                 of mantissa, and the exponent of the smallest, plus 127 */
+    uint8_t mantissa, least; /* stochastic: small floats, which gcomp__round_small rounds to: bits
+                                of mantissa, and the exponent of the smallest, plus 127 */
     int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it in
                              usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
     unsigned cut;         /* ONE_BFLOAT: how many of the lowest bits of a scale's float are 0 */
@@ -8261,9 +8261,9 @@ GCOMP__NOINLINE void gcomp__round_small(gcomp__tile *t)
 {
     const gcomp__form *form = &t->job->form;
     const unsigned shift = gcomp__log2((uint32_t)(form->front ? form->block : t->block));
-    const gw most = gw_splat((int32_t)((270 + form->mantissa) << 23));
-    const gw unit = gw_splat((int32_t)(form->mantissa << 23));
-    const gw least = gw_splat((int32_t)(form->least << 23));
+    const gw most = gw_splat((int32_t)((270u + form->mantissa) << 23));
+    const gw unit = gw_splat((int32_t)((uint32_t)form->mantissa << 23));
+    const gw least = gw_splat((int32_t)((uint32_t)form->least << 23));
     for (size_t j = 0; j < t->count; j += 16) {
         const gv x = gv_mul(gv_load(t->p + j), gv_splat(t->inverse[j >> shift]));
         const gw power = gw_max(gw_and(gw_bits(x), gw_splat(0x7f800000)), least);
@@ -13464,8 +13464,8 @@ static const gcomp__small_format gcomp__small_formats[] = {
 GCOMP__NOINLINE void gcomp__small_at_random(gcomp__form *form, int format)
 {
     form->stochastic = 1;
-    form->mantissa = (unsigned)gcomp__small_formats[format].mantissa;
-    form->least = (unsigned)(128 - gcomp__small_formats[format].bias);
+    form->mantissa = (uint8_t)gcomp__small_formats[format].mantissa;
+    form->least = (uint8_t)(128 - gcomp__small_formats[format].bias);
 }
 #endif
 
