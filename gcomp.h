@@ -453,7 +453,8 @@
           Frames have the version of the library; workers that differ say both values. The first
           sum has one element more, with which gcomp tries allreduce.
           int takes all levels of its bits, also 3, in blocks of 64 (8 bits: 32), with scales of 2
-          bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused.
+          bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused. lloyd:
+          2 bits for values of sparse methods. fp8, mx and nvfp4 round at random too.
           topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
           does not grow with the workers.
           Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
@@ -656,11 +657,14 @@
                  bits=8 (16, 32), rounding=stochastic (nearest)
                  Mishchenko, Wang, Kovalev, Richtarik: IntSGD: Adaptive Floatless Compression of
                  Stochastic Gradients, ICLR 2022
-     fp8         residual. format=e4m3 (e5m2), block=256
+     fp8         residual. format=e4m3 (e5m2), block=256, rounding=nearest (stochastic: right on
+                 average)
                  Micikevicius et al.: FP8 Formats for Deep Learning, 2022
-     mx          residual. format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2)
+     mx          residual. format=e2m1 (e4m3, e5m2, int8, e2m3, e3m2), rounding=nearest (stochastic:
+                 right on average)
                  Open Compute Project: OCP Microscaling Formats (MX) Specification 1.0, 2023
-     nvfp4       residual. No parameters
+     nvfp4       residual. rounding=nearest (stochastic: right on average, as NVIDIA's recipe rounds
+                 gradients)
                  NVIDIA: Pretraining Large Language Models with NVFP4, 2025
      e3m0        residual. block=256
                  Douillard et al.: Streaming DiLoCo with Overlapping Communication: Towards a
@@ -668,6 +672,10 @@
      nf4         residual. block=64
                  Dettmers, Pagnoni, Holtzman, Zettlemoyer: QLoRA: Efficient Finetuning of Quantized
                  LLMs, NeurIPS 2023
+     lloyd       residual. For the values of sparse methods: topk+lloyd. No parameters
+                 Lloyd: Least Squares Quantization in PCM, IEEE Transactions on Information Theory,
+                 1982; 2 bits for such values: Sarfi, Therien, Lidin, Belilovsky: Communication
+                 Efficient LLM Pre-training with SparseLoCo, arXiv 2508.15706, 2025
      eden        nearly unbiased. bits=1 (2, 3, 4), block=4096 (64 to 65536), feedback=0 (1: keeps a
                  residual, with the scale of least error instead of the unbiased one)
                  Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
@@ -896,7 +904,7 @@
       6     1   flags: bit 0 refusal (the input was not finite; no body, parameter word 0), bit 1
                 checksum present, bit 2 several: of steps alone, see below; others zero
       7     1   of a sparse method (5, 22 to 24, 27 to 29, 31, 38) the number of the value method: 1
-                to 4, 7, 10 to 13, 15, 17, 18, 35 to 37 or 40; else 0
+                to 4, 7, 10 to 13, 15, 17, 18, 35 to 37, 40 or 41; else 0
       8     8   n, number of elements
      16     8   bytes of body that follow the header
      24     4   parameter word: the fields that the list below names for the method (for a sparse
@@ -982,6 +990,10 @@
                    0 bf800000  1 bf3239b1  2 bf066b30  3 beca32a0  4 be91a24d  5 be3d353f
                    6 bdba7871  7 00000000  8 3da2faff  9 3e24cae3  10 3e7c04dd  11 3ead033a
                    12 3ee1a4b8  13 3f1007ab  14 3f3913b3  15 3f800000
+     lloyd    41   a u32 w for each 128 elements, refused where a float of these bits would be: high
+                   is the float of w's upper 16 bits with zeros behind, and low is high * (the lower
+                   16 bits of w / 65536), rounded to a float; then n codes q of 2 bits, two's
+                   complement: 0 is low, 1 is high, -1 is -low, -2 is -high
      eden     20   word: bits - 1 (2 bits), log2(block) - 6 (4 bits); the body: see PIECES
      topk      5   n is at most 2^32. u64 k <= n; a byte: the coder of the k indices; the indices,
                    increasing; then the k values as a body of the value method with n = k, its codes
@@ -1568,6 +1580,7 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND_NVFP4(n) (GCOMP_BOUND_BLOCKS(n, 4, 16, 1) + 4)
 #define GCOMP_BOUND_E3M0(n) GCOMP_BOUND_BLOCKS(n, 4, 256, 4)
 #define GCOMP_BOUND_NF4(n) GCOMP_BOUND_BLOCKS(n, 4, 64, 4)
+#define GCOMP_BOUND_LLOYD(n) GCOMP_BOUND_BLOCKS(n, 2, 128, 4)
 #define GCOMP_BOUND_TOPK(n) /* an index takes 7 bits, and all gaps together n / 64 */ \
     (43 + 4 * GCOMP__CEIL(n, 100) + GCOMP__CEIL(7 * GCOMP__CEIL(n, 100) + GCOMP__CEIL(n, 64), 8))
 
@@ -3787,6 +3800,8 @@ typedef struct gcomp__form {
     int first_high;       /* 1: the first code of a byte is in its highest bits; 0: in its lowest */
     int whole_groups;     /* 1: the last elements' codes take as many bytes as 16 codes */
     int stochastic;       /* 1: the quantiser needs random numbers */
+    uint8_t mantissa, least; /* stochastic: small floats, which gcomp__round_small rounds to: bits
+                                of mantissa, and the exponent of the smallest, plus 127 */
     int scale_is_step;    /* 1: the scale is max |p| / levels, so gcomp__simple_step may find it in
                              usual blocks; then levels > 0, and fit is gcomp__step_fit or as good */
     unsigned cut;         /* ONE_BFLOAT: how many of the lowest bits of a scale's float are 0 */
@@ -4777,17 +4792,20 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_OWN_FITS 0x100000 /* kernels->fit */
 #define GCOMP__OF_BFLOATS 0x200000 /* scales of 2 bytes */
 #define GCOMP__OF_SIGNS (0x400000 | GCOMP__OF_SPARSE) /* selection->apart */
+#define GCOMP__OF_SMALL_FLOATS /* form.mantissa */ \
+    (0x800000 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
 #define GCOMP__METHODS(X) \
     X(FP16, fp16, GCOMP__OF_CASTS) \
     X(BF16, bf16, GCOMP__OF_CASTS) \
-    X(FP8, fp8, GCOMP__OF_SCALE_FIRST) \
-    X(MX, mx, GCOMP__OF_SCALE_FIRST | GCOMP__OF_BYTE_SCALES) \
-    X(NVFP4, nvfp4, GCOMP__OF_SCALE_FIRST | GCOMP__OF_TWO_LEVELS) \
+    X(FP8, fp8, GCOMP__OF_SMALL_FLOATS) \
+    X(MX, mx, GCOMP__OF_SMALL_FLOATS | GCOMP__OF_BYTE_SCALES) \
+    X(NVFP4, nvfp4, GCOMP__OF_SMALL_FLOATS | GCOMP__OF_TWO_LEVELS) \
     X(E3M0, e3m0, GCOMP__OF_SCALE_FIRST) \
     X(NF4, nf4, GCOMP__OF_SCALE_FIRST) \
+    X(LLOYD, lloyd, GCOMP__OF_SCALE_FIRST | GCOMP__OF_OWN_FITS) \
     X(SIGN, sign, GCOMP__OF_L1 | GCOMP__OF_L2) \
     X(ONEBIT, onebit, GCOMP__OF_SIDES) \
     X(TWOBIT, twobit, GCOMP__OF_FLOAT_WORDS | GCOMP__OF_TENSOR_SCALES) \
@@ -4883,6 +4901,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_BYTE_SCALES GCOMP__ANY_OF(GCOMP__OF_BYTE_SCALES)
 #define GCOMP__HAS_OWN_FITS GCOMP__ANY_OF(GCOMP__OF_OWN_FITS)
 #define GCOMP__HAS_BFLOATS GCOMP__ANY_OF(GCOMP__OF_BFLOATS)
+#define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
@@ -8252,6 +8271,32 @@ GCOMP__INLINE gv gcomp__mantissa_rest(gv x)
 /* x where s, a word's sign spread over it, is 0; -x where it is -1. */
 #define gcomp__signed GCOMP__F(signed)
 GCOMP__INLINE gw gcomp__signed(gw x, gw s) { return gw_sub(gw_xor(x, s), s); }
+
+#if !GCOMP__IN_WIDE && GCOMP__HAS_SMALL_FLOATS
+/* The p of a tile become p * inverse, rounded at random to numbers that small floats hold, and
+   their inverse 1: what follows rounds nothing. 2^e <= |x| < 2^(e+1), e not below that of the
+   smallest normal number: a step is 2^(e - m), and |x| times 2^(16 + m - e) has 16 places behind
+   whole steps. The rest of the mantissa is rounded to these: it is 2^-17 of a step at most, so that
+   ties need not be broken. */
+#define gcomp__round_small GCOMP__F(round_small)
+GCOMP__NOINLINE void gcomp__round_small(gcomp__tile *t)
+{
+    const gcomp__form *form = &t->job->form;
+    const unsigned shift = gcomp__log2((uint32_t)(form->front ? form->block : t->block));
+    const gw most = gw_splat((int32_t)((270u + form->mantissa) << 23));
+    const gw unit = gw_splat((int32_t)((uint32_t)form->mantissa << 23));
+    const gw least = gw_splat((int32_t)((uint32_t)form->least << 23));
+    for (size_t j = 0; j < t->count; j += 16) {
+        const gv x = gv_mul(gv_load(t->p + j), gv_splat(t->inverse[j >> shift]));
+        const gw power = gw_max(gw_and(gw_bits(x), gw_splat(0x7f800000)), least);
+        const gv places = gv_mul(x, gv_of_bits(gw_sub(most, power)));
+        const gw sum = gw_add(gw_floor(gv_add(places, gv_splat(0.5f))), gcomp__drawn(&t->u, j));
+        const gv steps = gv_number(gw_sar(sum, 16));
+        gv_store(t->p + j, gv_mul(steps, gv_of_bits(gw_sub(power, unit))));
+    }
+    for (size_t k = 0; k < GCOMP__TILE / 16; k++) t->inverse[k] = 1;
+}
+#endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -8893,9 +8938,16 @@ GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gco
         }
         t->u.at = i;
         t->count = (count + 31) / 32 * 32;
+#if GCOMP__HAS_SMALL_FLOATS
+        const float inverse = t->inverse[0]; /* of a large block, for its next tile */
+        if (form->mantissa) gcomp__round_small(t);
+#endif
         /* the payload has no room for codes of the zeros behind the last elements */
         t->codes = streams || count % 32 ? t->room : codes;
         (job->kernels->quantise)(t);
+#if GCOMP__HAS_SMALL_FLOATS
+        t->inverse[0] = inverse;
+#endif
         if (t->codes == t->room) { /* to the payload, without codes of zeros behind the end */
             const size_t bytes = gcomp__clear_last(t->room, form, count);
             if (streams) gcomp__stream_codes(codes, t->room, bytes);
@@ -11741,6 +11793,13 @@ GCOMP__INLINE const char *gcomp__three_before_adam(const gcomp_codec *codec)
            "int:bits=4, or eden:bits=2";
 }
 
+GCOMP__INLINE const char *gcomp__four_before_adam(const gcomp_codec *codec)
+{
+    (void)codec;
+    return "four levels are coarse for Adam's second moment: 2 % more loss; use int:bits=4, or "
+           "eden:bits=2";
+}
+
 GCOMP__INLINE const char *gcomp__few_before_adam(const gcomp_codec *codec)
 {
     (void)codec;
@@ -12762,7 +12821,7 @@ static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KER
    four times as many elements, since their scales have four times the bytes. Integers at even
    distances, as in DeepSpeed and CGX. The 8 bits of Dettmers, ICLR 2016, are another type, the
    dynamic tree: floats with an exponent of any length. fp8 is nearer to it. */
-#if GCOMP__EACH(INT)
+#if GCOMP__EACH(INT) || GCOMP__EACH(LLOYD)
 /* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits are used:
    rounding may lead one level beyond these, and so does an element on the other side than m. */
 #define gcomp__nearest_quants GCOMP__F(nearest_quants)
@@ -12779,7 +12838,17 @@ GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp_
     else gb_put2(code, gb_low(b, 2));
 }
 
-/* The same at random, with 16 binary places. */
+/* A tile of blocks with offsets; codes of 2 bits are lloyd's too. */
+#define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
+GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
+{
+    gcomp__quantise_tile(t, gcomp__nearest_quants, bits, 2 * (size_t)bits, t->block, 1, 1);
+}
+GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 2))
+#endif
+
+#if GCOMP__EACH(INT)
+/* Codes at random, with 16 binary places. */
 #define gcomp__random_quants GCOMP__F(random_quants)
 GCOMP__INLINE void gcomp__random_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                         size_t i, int bits)
@@ -12882,12 +12951,6 @@ GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->b
 GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 3, 1))
 GCOMP__KERNEL(nearest3_quantise, GCOMP__TILES(gcomp__nearest_quants, 3, 6, t->block, 3, 1))
 GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 4, 1))
-#define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
-GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
-{
-    gcomp__quantise_tile(t, gcomp__nearest_quants, bits, 2 * (size_t)bits, t->block, 1, 1);
-}
-GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 2))
 GCOMP__KERNEL(near_affine4_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 4))
 GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 8))
 #define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
@@ -13029,8 +13092,7 @@ static const char *gcomp__int_before_adam(const gcomp_codec *codec)
 {
     if (codec->param[0] != 2) return NULL; /* not 2 bits */
     if (codec->param[2] != 0 || codec->param[4] != 0) return gcomp__three_before_adam(codec);
-    return "four levels are coarse for Adam's second moment: 2 % more loss; use int:bits=4, or "
-           "eden:bits=2";
+    return gcomp__four_before_adam(codec);
 }
 
 static const gcomp__method gcomp__row_int = {
@@ -13381,7 +13443,13 @@ static const gcomp__method gcomp__row_natural = {
      number   2^(E - bias) * (1 + M / 2^m), for E = 0 2^(1 - bias) * M / 2^m
 
    A scaled p is rounded to the nearest number, ties to even M; what is too large becomes the
-   largest number. Without its sign, the code as a whole number counts the numbers from 0 up. */
+   largest number. Without its sign, the code as a whole number counts the numbers from 0 up.
+
+   rounding=stochastic, of fp8, mx and nvfp4: a scaled p becomes one of the two numbers beside it,
+   so that its mean is p, and what is a number stays. A tile is first rounded at random, and the
+   quantiser, which rounds to nearest, finds numbers (gcomp__round_small). The probability is exact
+   to 2^-17. Scales are such that no p is too large. The error is twice as large, or a little more.
+   Decoders do not know how was rounded. */
 #if GCOMP__FIRST(FP8) || GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4) || GCOMP__FIRST(E3M0)
 /* Formats: the first six names are in the order of mx's parameter. */
 enum {
@@ -13406,11 +13474,21 @@ static const gcomp__small_format gcomp__small_formats[] = {
     {4, 1, 1, 7},     /* e2m1: up to 6 */
     {8, 3, 7, 0x7e},  /* e4m3: 448 */
     {8, 2, 15, 0x7b}, /* e5m2: 57344 */
-    {8, 0, 0, 127},   /* int8: k / 64, no float */
+    {8, 6, 1, 127},   /* int8: k / 64, as floats with E = 0 */
     {6, 3, 1, 31},    /* e2m3: 7.5 */
     {6, 2, 3, 31},    /* e3m2: 28 */
     {4, 0, 3, 7}      /* e3m0: 16 */
 };
+#endif
+
+#if GCOMP__ONCE(FP8) || GCOMP__ONCE(MX) || GCOMP__ONCE(NVFP4)
+/* rounding=stochastic of a format. */
+GCOMP__NOINLINE void gcomp__small_at_random(gcomp__form *form, int format)
+{
+    form->stochastic = 1;
+    form->mantissa = (uint8_t)gcomp__small_formats[format].mantissa;
+    form->least = (uint8_t)(128 - gcomp__small_formats[format].bias);
+}
 #endif
 
 #if GCOMP__FIRST(MX) || GCOMP__FIRST(NVFP4)
@@ -13522,7 +13600,8 @@ GCOMP__NOINLINE void gcomp__table_form(gcomp__form *form, const int32_t *table, 
 
    |p - C(p)| <= 2^-4 |p| where |p| >= s 2^-6, and at most s 2^-10 below (e5m2: 2^-3, s 2^-14 and
    s 2^-17). Nothing saturates, since the largest |p| of the block becomes the largest number. The
-   codes of infinities and NaN are refused. Micikevicius et al., 2022. */
+   codes of infinities and NaN are refused. rounding=stochastic: see above, with twice these errors.
+   Micikevicius et al., 2022. */
 #if GCOMP__EACH(FP8)
 GCOMP__KERNEL(e4m3_quantise, GCOMP__TILES(gcomp__small_quants, GCOMP__E4M3, 16, t->block, 0, 1))
 GCOMP__KERNEL(e4m3_decode, GCOMP__DECODE(gcomp__small_deq, GCOMP__E4M3, 16, GCOMP__ONE_FLOAT))
@@ -13534,7 +13613,7 @@ static const gcomp__block_kernels GCOMP__F(fp8_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(FP8)
-/* param: format, block. */
+/* param: format, block, rounding. */
 static void gcomp__fp8_form(const double *param, gcomp__form *form)
 {
     form->kernel = param[0] != 0;
@@ -13547,11 +13626,13 @@ static void gcomp__fp8_form(const double *param, gcomp__form *form)
     form->last_code = param[0] != 0 ? 0x7b : 0x7e; /* its code */
     form->scale_is_step = 1;
     form->fit = gcomp__step_fit;
+    if (param[2] != 0) gcomp__small_at_random(form, param[0] != 0 ? GCOMP__E5M2 : GCOMP__E4M3);
 }
 
 static const gcomp__method gcomp__row_fp8 = {
     "fp8", 17, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 256)},
+    {GCOMP__ONE_OF("format", 0, 1, 1, "e4m3|e5m2|"), GCOMP__BLOCKS("block", 256),
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(fp8), &gcomp__block_payload, &gcomp__gathered, {gcomp__fp8_form}};
 #endif
 
@@ -13568,7 +13649,12 @@ static const gcomp__method gcomp__row_fp8 = {
 
    max |p| / X is from 2^emax to below 2^(emax+1). What lies above the largest number becomes
    that: of e2m1 7.9 becomes 6, an error of a quarter. A scale that is a power of two costs a
-   byte, and no rounding. OCP Microscaling Formats 1.0, 2023. */
+   byte, and no rounding. OCP Microscaling Formats 1.0, 2023.
+
+   rounding=stochastic: X is twice as large where max |p| would be above the largest number. Only
+   from 2^127 on, where such an X could make numbers that are no floats, it is not, and what is too
+   large becomes the largest number. Of normal numbers .027 of |p|^2 is lost with e2m1, to nearest
+   .013. */
 #if GCOMP__EACH(MX)
 /* int8: k = 64 p / X to nearest; -128 is never written. */
 #define gcomp__mx_int8_quants GCOMP__F(mx_int8_quants)
@@ -13591,22 +13677,26 @@ GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants 
     return gv_mul(q, gv_splat(u->a));
 }
 
-/* x of each block of a tile, and 1 / X, 16 blocks at a time; form->constant is emax. Of max |p|
-   only the exponent field counts: less emax it is x, which is 0 for smaller blocks. 1 / X has the
-   field 254 - x; that of X = 2^127 is 2^-127, a subnormal float, whose only bit is 1 << 22.
-   Returns the bits of the largest |p|. */
+/* x of each block of a tile, and 1 / X, 16 blocks at a time; form->levels is the largest number, of
+   the exponent emax. Of max |p| only the exponent field counts: less emax it is x, which is 0 for
+   smaller blocks. At random x is 1 more where the mantissa of max |p| is above that of the largest
+   number: `up` carries into the exponent. 1 / X has the field 254 - x; that of X = 2^127 is 2^-127,
+   a subnormal float, whose only bit is 1 << 22. Returns the bits of the largest |p|. */
 #define gcomp__mx_fit GCOMP__F(mx_fit)
 static uint32_t gcomp__mx_fit(gcomp__tile *tile, size_t i, size_t count, size_t blocks,
                               uint8_t *scale)
 {
-    const gw least = gw_splat((int32_t)tile->job->form.constant << 23);
+    const uint32_t largest = gcomp__bits(tile->job->form.levels);
+    const gw least = gw_splat((int32_t)((largest & 0x7f800000) - (127u << 23)));
+    const gw up = gw_splat(tile->job->form.stochastic ? (int32_t)(~largest & 0x7fffff) : 0);
     gw most = gw_splat(0);
     (void)i;
     (void)count;
     for (size_t k = blocks; k % 16; k++) tile->top[k] = 0; /* blocks that are not there */
     for (size_t k = 0; k < blocks; k += 16) {
         const gw top = gw_load((const int32_t *)tile->top + k);
-        const gw power = gw_shr(gw_sub(gw_max(top, least), least), 23);
+        const gw over = gw_min(gw_max(gw_add(top, up), least), gw_splat(0x7f7fffff));
+        const gw power = gw_shr(gw_sub(over, least), 23);
         const gw inverse = gw_shl(gw_sub(gw_splat(254), power), 23);
         uint8_t some[16];
         most = gw_max(most, top);
@@ -13643,24 +13733,27 @@ static const gcomp__block_kernels GCOMP__F(mx_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(MX)
-/* last: the largest code where some codes are infinities or NaN, else 0. */
+/* param: format, rounding. last: the largest code where some codes are infinities or NaN, else
+   0. */
 static void gcomp__mx_form(const double *param, gcomp__form *form)
 {
-    static const int largest[] = {2, 8, 15, 0, 2, 4}; /* emax */
+    static const float largest[] = {6, 448, 57344, 127 / 64.0f, 7.5f, 28};
     static const int last[] = {0, 0x7e, 0x7b, 0, 0, 0};
     form->kernel = (unsigned)param[0];
     form->code16 = param[0] == 0 ? 8 : param[0] < 4 ? 16 : 12; /* 4, 8 or 6 bits */
     form->scale_bytes = GCOMP__POWER_OF_TWO; /* x */
     form->block = 32;
     form->scale_first = 1;
-    form->constant = (float)largest[(int)param[0]]; /* for gcomp__mx_fit */
+    form->levels = largest[(int)param[0]]; /* for gcomp__mx_fit */
     form->last_code = last[(int)param[0]];
     form->check = form->last_code ? GCOMP__UP_TO : GCOMP__ALL_CODES;
+    if (param[1] != 0) gcomp__small_at_random(form, (int)param[0]);
 }
 
 static const gcomp__method gcomp__row_mx = {
     "mx", 18, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|")},
+    {GCOMP__ONE_OF("format", 0, 5, 3, "e2m1|e4m3|e5m2|int8|e2m3|e3m2|"),
+     GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(mx), &gcomp__block_payload, &gcomp__gathered, {gcomp__mx_form}};
 #endif
 
@@ -13677,7 +13770,10 @@ static const gcomp__method gcomp__row_mx = {
    residual. A subnormal S is rounded up where it would not reach max |p|; S is rounded down where
    448 * 6 * S would be no float. In a tensor of zeros S and X are 0. Of normal numbers .0090 of
    |p|^2 is lost, with mx .0133. The tensor is read twice: S must be known before the first X.
-   NVIDIA: Pretraining Large Language Models with NVFP4, 2025. */
+
+   rounding=stochastic, as NVIDIA's recipe rounds gradients: X is rounded up, so that the largest p
+   of a block is at most 6 S X, up to the following, and no block of numbers has X = 0. .022 of
+   |p|^2 is lost. NVIDIA: Pretraining Large Language Models with NVFP4, 2025. */
 #if GCOMP__FIRST(NVFP4)
 /* The e4m3 nearest to x, 0 <= x < 464, ties to even. From 2^-6 on by the bits of x, of which 20 are
    cut off, and the biases of exponents differ by 120. Below, where codes are multiples of 2^-9, by
@@ -13713,7 +13809,10 @@ static uint32_t gcomp__nvfp4_fit(gcomp__tile *tile, size_t i, size_t count, size
         GCOMP__PIN(x);
         x *= sixth;
         GCOMP__PIN(x);
-        const uint32_t code = gcomp__e4m3_of(x), e = gcomp__larger(code >> 3, 1);
+        uint32_t code = gcomp__e4m3_of(x);
+        /* at random X is rounded up */
+        code += tile->job->form.stochastic && code < 0x7e && gcomp__two_levels(code, 1) < x;
+        const uint32_t e = gcomp__larger(code >> 3, 1);
         float y = eighths[code < 8 ? code : 8 | (code & 7)] * gcomp__float((127 + 7 - e) << 23);
         GCOMP__PIN(y);
         tile->inverse[k] = y * inverse;
@@ -13743,9 +13842,9 @@ static void gcomp__nvfp4_tensor(const gcomp__form *form, const gcomp__measured *
     if (!gcomp__finite(most)) u->a = gcomp__float(gcomp__bits(u->a) - 1);
 }
 
+/* param: rounding. */
 static void gcomp__nvfp4_form(const double *param, gcomp__form *form)
 {
-    (void)param;
     form->code16 = 8; /* 4 bits each */
     form->scale_bytes = GCOMP__POWER_OF_TWO; /* a byte */
     form->front = 4;  /* S */
@@ -13753,11 +13852,12 @@ static void gcomp__nvfp4_form(const double *param, gcomp__form *form)
     form->scale_first = 1;
     form->levels = 448 * 6;
     form->fit = gcomp__nvfp4_tensor;
+    if (param[0] != 0) gcomp__small_at_random(form, GCOMP__E2M1);
 }
 
 static const gcomp__method gcomp__row_nvfp4 = {
     "nvfp4", 35, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {{NULL}},
+    {GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|")},
     GCOMP__KERNELS(nvfp4), &gcomp__block_payload, &gcomp__gathered, {gcomp__nvfp4_form}};
 #endif
 
@@ -13871,6 +13971,137 @@ static const gcomp__method gcomp__row_nf4 = {
     "nf4", 37, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__BLOCKS("block", 64)},
     GCOMP__KERNELS(nf4), &gcomp__block_payload, &gcomp__gathered, {gcomp__nf4_form}};
+#endif
+
+/* >>method lloyd: the sign, and one of two sizes that fit the block: for values of sparse methods.
+
+     low, high   of 128 elements, found by Lloyd's rule: high is the mean of the |p| above a border,
+                 low the mean of the others; the border is half the largest |p| first, then half of
+                 low + high. The rule is applied twice
+     C(p)        high with p's sign where |p| >= (low + high) / 2, else low with p's sign
+     body        | w, 4 bytes, of each block | n codes q of 2 bits, two's complement |
+     w           | the upper half of high's bits | low / high in units of 2^-16 |
+     q           0 is low, 1 is high, -1 is -low, -2 is -high: p / border rounded down
+
+   The values that a sparse method sends are all larger than some threshold, so that levels at even
+   distances from 0, as those of int, fit them badly. Of the largest 1 % of normal numbers .004 of
+   their |p|^2 is lost, and .06 of numbers of Student's t of 3 degrees, whose tails are long;
+   int:bits=2, of the same size, loses .046 and .093, sign .011 and .32. Of all normal numbers .123
+   is lost, by int:bits=2 .114: for whole tensors int is better, and faster. No block loses more
+   than |p|^2. Where |p| < 2^-134 high is 0, and the block waits in the residual. SparseLoCo sends
+   the values of topk in 2 bits: Sarfi et al., 2025. Lloyd, IEEE Transactions on Information Theory,
+   1982. */
+#if GCOMP__FIRST(LLOYD)
+enum { GCOMP__LLOYD_BLOCK = 128 };
+
+/* Lloyd's rule, once: the mean of the |p| above a border, and that of the others. Zeros behind the
+   last element are below, and count for nothing. A part without elements gets the mean of the
+   other. Sums have 16 lanes. */
+static void gcomp__lloyd_means(const float *p, size_t count, float border, float *low, float *high)
+{
+    const int32_t least = (int32_t)gcomp__bits(border);
+    float below[16] = {0}, above[16] = {0}, rest = 0, most = 0;
+    int32_t many = 0; /* elements above */
+    for (size_t j = 0; j < count; j += 16)
+        for (size_t i = 0; i < 16; i++) {
+            const int32_t x = (int32_t)(gcomp__bits(p[j + i]) & 0x7fffffffu);
+            const int32_t over = 0 - (x > least);
+            below[i] += gcomp__float((uint32_t)(x & ~over));
+            above[i] += gcomp__float((uint32_t)(x & over));
+            GCOMP__PIN_SUM(below[i]);
+            GCOMP__PIN_SUM(above[i]);
+            many -= over;
+        }
+    for (size_t i = 0; i < 16; i++) {
+        rest += below[i];
+        most += above[i];
+        GCOMP__PIN_SUM(rest);
+        GCOMP__PIN_SUM(most);
+    }
+    const int32_t others = (int32_t)count - many;
+    if (many) most /= (float)many;
+    if (others) rest /= (float)others;
+    *low = others ? rest : most;
+    *high = many ? most : rest;
+    GCOMP__PIN_SUM(*low);
+    GCOMP__PIN_SUM(*high);
+}
+
+/* w, 1 / border and half the border of each block. In blocks of tiny or huge numbers 1 / border and
+   sums would overflow: their p are multiplied by 2^64 or 2^-64. Returns the bits of the largest
+   |p|. Values of sparse methods are few, so this is the same plain function for all sets. */
+static uint32_t gcomp__lloyd_fit(gcomp__tile *tile, size_t i, size_t count, size_t blocks,
+                                 uint8_t *scale)
+{
+    uint32_t most = 0;
+    (void)i;
+    for (size_t k = 0; k < blocks; k++, scale += 4) {
+        float *const p = tile->p + k * GCOMP__LLOYD_BLOCK;
+        const size_t some = gcomp__min(GCOMP__LLOYD_BLOCK, count - k * GCOMP__LLOYD_BLOCK);
+        uint32_t top = 0;
+        for (size_t j = 0; j < some; j++)
+            top = gcomp__larger(top, gcomp__bits(p[j]) & 0x7fffffffu);
+        most = gcomp__larger(most, top);
+        /* a power of two; 0: the block is not finite, and the encoder fails */
+        const int by = top >= 0x7f800000u ? 0 : top < 67u << 23 ? 191 : top < 187u << 23 ? 127 : 63;
+        const float lift = gcomp__float((uint32_t)by << 23);
+        if (by != 127)
+            for (size_t j = 0; j < some; j++) p[j] = by ? p[j] * lift : 0;
+        float low, high, border = by ? gcomp__float(top) * lift * 0.5f : 0;
+        for (int times = 0; times < 2; times++) {
+            gcomp__lloyd_means(p, some, border, &low, &high);
+            border = (low + high) * 0.5f;
+            GCOMP__PIN_SUM(border);
+        }
+        float inverse = border > 0 ? 1 / border : 0, part = high > 0 ? low / high : 0;
+        GCOMP__PIN_SUM(inverse);
+        GCOMP__PIN_SUM(part);
+        high *= gcomp__float((uint32_t)(254 - by) << 23);
+        GCOMP__PIN_SUM(high);
+        gcomp__put32(scale, (gcomp__bits(high) & 0xffff0000u) | (uint32_t)(int32_t)(part * 65535));
+        tile->inverse[k] = inverse;
+        tile->offset[k] = border * 0.5f;
+    }
+    return most;
+}
+#endif
+
+#if GCOMP__EACH(LLOYD)
+/* Codes 1 and -2, whose lowest bits differ from their signs, are high: the bits of low, turned
+   where high has others. */
+#define gcomp__lloyd_deq GCOMP__F(lloyd_deq)
+GCOMP__INLINE gv gcomp__lloyd_deq(const uint8_t *code, const gcomp__constants *u, int format)
+{
+    const uint32_t w = gcomp__bits(u->a), high = w & 0xffff0000u;
+    const float part = (float)(int32_t)(w & 0xffff) * (1.0f / 65536);
+    const uint32_t low = gcomp__bits(gcomp__float(high) * part);
+    const gw q = gw_get2(code, 0), sign = gw_sar(q, 31);
+    const gw large = gw_sub(gw_splat(0), gw_xor(q, sign)); /* -1 where it is high */
+    const gw turned = gw_and(large, gw_splat((int32_t)(low ^ high)));
+    (void)format;
+    return gv_of_bits(gw_or(gw_shl(sign, 31), gw_xor(gw_splat((int32_t)low), turned)));
+}
+GCOMP__KERNEL(lloyd_decode, GCOMP__DECODE(gcomp__lloyd_deq, 0, 4, GCOMP__ONE_FLOAT))
+static const gcomp__block_kernels GCOMP__F(lloyd_kernels)[] = {
+    {GCOMP__F(near_affine2_quantise), GCOMP__F(lloyd_decode), gcomp__lloyd_fit}};
+#endif
+
+#if GCOMP__ONCE(LLOYD)
+/* w counts as a float, and is checked as one: high is finite, and not negative. */
+static void gcomp__lloyd_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 4; /* 2 bits each */
+    form->scale_bytes = GCOMP__ONE_FLOAT;
+    form->block = GCOMP__LLOYD_BLOCK;
+    form->scale_first = 1;
+}
+
+static const gcomp__method gcomp__row_lloyd = {
+    "lloyd", 41, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
+    {{NULL}},
+    GCOMP__KERNELS(lloyd), &gcomp__block_payload, &gcomp__gathered,
+    {gcomp__lloyd_form, NULL, gcomp__four_before_adam}};
 #endif
 
 /* >>hadamard: rotations that make the coordinates of a vector nearly normal, for eden.

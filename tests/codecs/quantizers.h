@@ -70,8 +70,8 @@ static inline size_t encode(const char *text, const float *grad, const float *re
 /* ---------------- a codec, as the tests know it */
 
 /* kinds; of TABLE a code is the number of a value; NV has a float before its scales of a byte.
-   HALVES is LEVELS with a bf16 as scale; FULL has all codes of its bits, and GRIDS two grids. */
-enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV, HALVES, FULL, GRIDS };
+   HALVES is LEVELS with a bf16 as scale; FULL has all codes of its bits, and GRIDS two grids; PAIRS has two sizes a block. */
+enum { SIGNS, SIDES, TWOBIT, THRESHOLD, LEVELS, AFFINE, DITHER, NATURAL, SMALL, MX, TABLE, NV, HALVES, FULL, GRIDS, PAIRS };
 
 enum { MOST, L2, CLIPPED }; /* norms */
 
@@ -146,7 +146,18 @@ static const spec specs[] = {
     {"e3m0:block=tensor", TABLE, 36, 0, 0, 4, 16, 0, MOST, 0, 0, 0, 0},
     {"nf4", TABLE, 37, 6, 64, 4, 1, 0, MOST, 0, 0, 0, 0},
     {"nf4:block=16", TABLE, 37, 4, 16, 4, 1, 0, MOST, 0, 0, 0, 0},
-    {"nf4:block=4096", TABLE, 37, 12, 4096, 4, 1, 0, MOST, 0, 0, 0, 0}};
+    {"nf4:block=4096", TABLE, 37, 12, 4096, 4, 1, 0, MOST, 0, 0, 0, 0},
+    {"fp8:rounding=stochastic", SMALL, 17, 8 << 1, 256, 8, 448, 1, MOST, 0, 3, 7, 0x7e},
+    {"fp8:format=e5m2,block=16,rounding=stochastic", SMALL, 17, 1 | 4 << 1, 16, 8, 57344, 1, MOST, 0, 2, 15, 0x7b},
+    {"fp8:block=tensor,rounding=stochastic", SMALL, 17, 0, 0, 8, 448, 1, MOST, 0, 3, 7, 0x7e},
+    {"mx:rounding=stochastic", MX, 18, 0, 32, 4, 2, 1, 0, 0, 1, 1, 7},
+    {"mx:format=e4m3,rounding=stochastic", MX, 18, 1, 32, 8, 8, 1, 0, 0, 3, 7, 0x7e},
+    {"mx:format=e5m2,rounding=stochastic", MX, 18, 2, 32, 8, 15, 1, 0, 0, 2, 15, 0x7b},
+    {"mx:format=int8,rounding=stochastic", MX, 18, 3, 32, 8, 0, 1, 0, 0, 0, 0, 127},
+    {"mx:format=e2m3,rounding=stochastic", MX, 18, 4, 32, 6, 2, 1, 0, 0, 3, 1, 31},
+    {"mx:format=e3m2,rounding=stochastic", MX, 18, 5, 32, 6, 4, 1, 0, 0, 2, 3, 31},
+    {"nvfp4:rounding=stochastic", NV, 35, 0, 16, 4, 6 * 448, 1, MOST, 0, 1, 1, 7},
+    {"lloyd", PAIRS, 41, 0, 128, 2, 0, 0, 0, 0, 0, 0, 0}};
 
 enum { SPECS = sizeof specs / sizeof *specs };
 
@@ -212,6 +223,22 @@ static inline double small_value(const spec *s, int code)
     int field = code >> s->mantissa, unit = 1 << s->mantissa;
     if (s->mantissa == 0) return code / 64.0;
     return field ? ldexp(unit + code % unit, field - s->bias - s->mantissa) : ldexp(code, 1 - s->bias - s->mantissa);
+}
+
+/* x in steps of the format at x, with 16 binary places to nearest, plus `draw`, cut off: the value that x becomes at random,
+   which saturates. */
+static inline double small_at_random(const spec *s, double x, unsigned draw)
+{
+    const double top = small_value(s, s->last);
+    double value;
+    int exponent = 1 - s->bias;
+    if (s->mantissa == 0) value = floor((floor(x * 64 * 65536 + 0.5) + draw) / 65536) / 64;
+    else {
+        if (x != 0) frexp(x, &exponent), exponent = exponent - 1 < 1 - s->bias ? 1 - s->bias : exponent - 1;
+        exponent -= s->mantissa;
+        value = ldexp(floor((floor(ldexp(x, 16 - exponent) + 0.5) + draw) / 65536), exponent);
+    }
+    return value > top ? top : value < -top ? -top : value;
 }
 
 /* The values of TABLE: powers of two; and the floats that the authors of QLoRA publish. */

@@ -92,18 +92,25 @@ static int good_scale(const spec *s, const measures *m, float a, float b)
     }
 }
 
-static int good_byte(const measures *m, float tensor, unsigned byte)
+/* At random the byte is rounded up, so that nothing saturates. */
+static int good_byte(const spec *s, const measures *m, float tensor, unsigned byte)
 {
     const double x = m->most > 0 ? m->most / 6 / (double)tensor : 0;
+    if (s->stochastic && x < 448 * (1 - 5e-7))
+        return small_value(&e4m3_spec, (int)byte) >= x * (1 - 5e-7) &&
+               (byte == 0 || small_value(&e4m3_spec, (int)byte - 1) <= x * (1 + 5e-7));
     return small_code(&e4m3_spec, x * (1 - 5e-7)) <= (int)byte && (int)byte <= small_code(&e4m3_spec, x * (1 + 5e-7));
 }
 
-/* The byte of an MX block: the exponent of its largest number less that of the format's, biased. */
+/* The byte of an MX block: the exponent of its largest number less that of the format's, biased. At random one more, if that
+   number would saturate, but not so that values may overflow. */
 static int mx_byte(const spec *s, const measures *m)
 {
     int exponent;
     if (m->most == 0) return 0;
-    frexp(m->most, &exponent);
+    const double part = frexp(m->most, &exponent);
+    exponent += s->stochastic && ldexp(part, s->levels + 1) > small_value(s, s->mantissa ? s->last : 127);
+    if (exponent - 1 == 128) exponent--;
     return exponent - 1 - s->levels + 127 > 0 ? exponent - 1 - s->levels + 127 : 0;
 }
 
@@ -135,9 +142,54 @@ static double limit_of(const spec *s, uint64_t words, size_t i, float x)
     return s->kind != AFFINE && x < 0 ? 1 - u : u;
 }
 
-/* NV: the scale of a block, which `a` is rounded from. HALVES: the step that p is measured by, which is above `a` where
+/* PAIRS: the border between the two sizes of a block. NV: the scale of a block, which `a` is rounded from. HALVES: the step that p is measured by, which is above `a` where
    multiples of that would not be finite. */
 static double exact;
+
+/* The two sizes of a block of PAIRS, of which the word of the block has the larger one and the ratio. */
+static float size_of_pair(float word, int large)
+{
+    const float high = float_of(bits_of(word) & 0xffff0000u);
+    return large ? high : (float)((double)high * (bits_of(word) & 0xffff) / 65536);
+}
+
+/* Is the word of a block of PAIRS right? Lloyd's rule, twice. Where an element lies on a border, both sides are as good, and
+   nothing is checked. */
+static int good_pair(const float *x, size_t n, double most, float word)
+{
+    double low = 0, high = 0;
+    int open = 0;
+    exact = most / 2;
+    for (int times = 0; times < 2; times++) {
+        double below = 0, above = 0, many = 0;
+        for (size_t i = 0; i < n; i++) {
+            const double v = fabs((double)x[i]);
+            open |= times && v != exact && fabs(v - exact) < 2e-6 * v;
+            if (v > exact) above += v, many++;
+            else below += v;
+        }
+        low = below / (many < (double)n ? (double)n - many : 1);
+        high = above / (many > 0 ? many : 1);
+        if (many == 0) high = low;
+        if (many == (double)n) low = high;
+        exact = (low + high) / 2;
+    }
+    if (open) exact = ((double)size_of_pair(word, 0) + (double)size_of_pair(word, 1)) / 2;
+    return open || (high - (double)size_of_pair(word, 1) >= -1e-6 * high &&
+                    high - (double)size_of_pair(word, 1) <= fmax(high / 128, 0x1p-133) &&
+                    fabs((bits_of(word) & 0xffff) - (high > 0 ? low / high * 65535 : 0)) < 1.1);
+}
+
+/* The same of small floats at random. A zero has no sign. */
+static int good_small(const spec *s, double x, float a, double scale, double u, unsigned code, float *value)
+{
+    const unsigned draw = (unsigned)(u * 65536), sign = s->mantissa ? code >> (s->bits - 1) : 0;
+    const double slack = s->kind == MX ? 0 : 2.5e-7 * fabs(x) / (scale > 0 ? scale : 1), from = scale > 0 ? x / scale : 0;
+    const double of = s->mantissa ? small_value(s, (int)(code & ((1u << (s->bits - 1)) - 1))) * (sign ? -1 : 1)
+                                  : as_signed(s, code) / 64.0;
+    *value = (float)of * a;
+    return of >= small_at_random(s, from - slack, draw) && of <= small_at_random(s, from + slack, draw) && (of != 0 || !sign);
+}
 
 /* Checks the code of p and returns its value in *value. */
 static int good_code(const spec *s, float x, float a, float b, double u, unsigned code, float *value)
@@ -145,6 +197,8 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
     int q = s->kind == SMALL || s->kind == MX || s->kind == NV ? (int)(code & ((1u << (s->bits - 1)) - 1)) : as_signed(s, code), half;
     double v = x, ratio = a > 0 ? fabs(v) / (double)a : 0;
     volatile float product;
+    if (s->stochastic && (s->kind == SMALL || s->kind == MX || s->kind == NV))
+        return good_small(s, v, a, s->kind == NV ? exact : (double)a, u, code, value);
     switch (s->kind) {
     case SIGNS: *value = x < 0 ? -a : a; return code == (x < 0);
     case SIDES: *value = x < 0 ? b : a; return code == (x < 0);
@@ -178,6 +232,12 @@ static int good_code(const spec *s, float x, float a, float b, double u, unsigne
         low = s->stochastic ? ceil(from - slack - u) : nearbyint(from - slack);
         high = s->stochastic ? ceil(from + slack - u) : nearbyint(from + slack);
         return q >= fmin(fmax(low, -half), s->levels) && q <= fmin(fmax(high, -half), s->levels);
+    }
+    case PAIRS: {
+        const double from = exact > 0 ? v / exact : 0, slack = (fabs(from) + 1) * 3e-7;
+        *value = size_of_pair(a, q == 1 || q == -2);
+        if (q < 0) *value = -*value;
+        return q >= fmin(fmax(floor(from - slack), -2), 1) && q <= fmin(fmax(floor(from + slack), -2), 1);
     }
     case NATURAL: {
         uint32_t magnitude = bits_of(x) & 0x7fffffff, exponent = magnitude >> 23;
@@ -264,7 +324,10 @@ static void check_payload(const spec *s, int shape, size_t n)
         if (s->kind == HALVES) exact = fmax(a, m.most / s->levels);
         if (s->kind == MX) a = (float)ldexp(1, scale[0] - 127);
         if (s->kind == NV) a = (float)(exact = nv_scale(tensor, scale[0]));
-        bad += s->kind == MX ? scale[0] != mx_byte(s, &m) : s->kind == NV ? !good_byte(&m, tensor, scale[0]) : !good_scale(s, &m, a, b);
+        bad += s->kind == MX      ? scale[0] != mx_byte(s, &m)
+               : s->kind == NV    ? !good_byte(s, &m, tensor, scale[0])
+               : s->kind == PAIRS ? !good_pair(p + k * of, end - k * of, m.most, a)
+                                  : !good_scale(s, &m, a, b);
         for (size_t i = k * of; i < end; i++) {
             unsigned code = get_code(s, codes, i);
             wrong += !good_code(s, p[i], a, b, s->stochastic ? limit_of(s, words, i, p[i]) : 0, code, d + i);

@@ -226,6 +226,15 @@ static void test_stochastic_rounding_is_unbiased(void)
     check_payloads("int:rounding=stochastic", 0);
     check_payloads("int:bits=4,rounding=stochastic,code=auto", 0);
     check_payloads("int:bits=2,rounding=stochastic,range=affine", 0);
+    check_payloads("fp8:rounding=stochastic", 0);
+    check_payloads("fp8:format=e5m2,block=16,rounding=stochastic", 0);
+    check_payloads("mx:rounding=stochastic", 0);
+    check_payloads("mx:format=e4m3,rounding=stochastic", 0);
+    check_payloads("mx:format=e5m2,rounding=stochastic", 0);
+    check_payloads("mx:format=int8,rounding=stochastic", 0);
+    check_payloads("mx:format=e2m3,rounding=stochastic", 0);
+    check_payloads("mx:format=e3m2,rounding=stochastic", 0);
+    check_payloads("nvfp4:rounding=stochastic", 0);
 }
 
 static void test_casts_at_random_are_unbiased(void)

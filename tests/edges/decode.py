@@ -467,6 +467,19 @@ def nf4(word, n, body, sparse):
     return scaled(n, block, scales, [NF4[code] for code in codes(body, n, 4)])
 
 
+def lloyd(word, n, body, sparse):
+    words = []
+    for _ in range(blocks(n, 128)):
+        words.append(body.number(4))
+        if words[-1] >= 0x7F800000:
+            raise Refused("a word of lloyd that is no scale")
+    high = [float_of(w & 0xFFFF0000) for w in words]
+    low = [times(h, (w & 0xFFFF) / 65536) for h, w in zip(high, words)]
+    sizes = {0: (low, 1), 1: (high, 1), -1: (low, -1), -2: (high, -1)}
+    found = [sizes[signed(code, 2)] for code in codes(body, n, 2)]
+    return [sign * size[i // 128] for i, (size, sign) in enumerate(found)]
+
+
 # ---------------- PIECES: eden
 SIZES = {1: [1], 2: [3, 10], 3: [29, 89, 158, 253], 4: [12, 36, 61, 87, 115, 147, 187, 248]}
 
@@ -695,8 +708,8 @@ def dct(value_method, word, n, body):
 
 
 METHODS = {1: none, 2: fp16, 3: bf16, 4: sign, 7: onebit, 9: vote, 10: twobit, 11: threshold1, 12: terngrad, 13: qsgd, 15: natural,
-           40: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 20: eden}
-VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 17, 18, 35, 36, 37, 40}
+           40: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 41: lloyd, 20: eden}
+VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 17, 18, 35, 36, 37, 40, 41}
 SPARSE_METHODS = {5, 22, 23, 24, 27, 28, 29, 31}
 
 

@@ -177,6 +177,7 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
         ROW("nvfp4", GCOMP_BOUND_NVFP4),
         ROW("e3m0", GCOMP_BOUND_E3M0),
         ROW("nf4", GCOMP_BOUND_NF4),
+        ROW("lloyd", GCOMP_BOUND_LLOYD),
         ROW("topk", GCOMP_BOUND_TOPK)};
 #undef ROW
     static const size_t sizes[4] = {1, 1000, 4096, 100000};
@@ -203,7 +204,7 @@ static const char *const limits[] = {
     "qsgd:levels=1,bucket=16", "qsgd:levels=32767,bucket=16", "qsgd:levels=32767,norm=l2,bucket=tensor",
     "qsgd:levels=1,bucket=65536,code=auto", "terngrad:clip=0", "terngrad:block=16,code=rice", "terngrad:share=1", "natural",
     "fp8:block=16", "fp8:block=tensor", "mx", "mx:format=int8", "nvfp4", "e3m0:block=16", "e3m0:block=tensor", "nf4:block=16",
-    "nf4:block=4096", "eden:bits=4,block=64", "eden:bits=1,block=65536,feedback=1", "eden:bits=4,block=65536",
+    "nf4:block=4096", "lloyd", "eden:bits=4,block=64", "eden:bits=1,block=65536,feedback=1", "eden:bits=4,block=65536",
     "topk:density=1", "topk:density=1e-9", "topk:density=1,exact=0", "topk:density=1,chunk=1", "topk:density=1e-9,chunk=1",
     "topk:density=1,chunk=65536", "topk:density=1,global=1", "topk:density=1+nvfp4", "topk:density=1+qsgd:levels=32767,bucket=16",
     "strom:threshold=1e-20", "strom+onebit:block=16", "nonzero", "nonzero+int:block=16", "dryden:density=1",

@@ -157,13 +157,14 @@ static void write_codes(void)
     static const struct { const char *name; unsigned method, word, codes, width; } all[] = {
         {"codes_fp8_e4m3", 17, 0 | 4 << 1, 256, 8},     {"codes_fp8_e5m2", 17, 1 | 4 << 1, 256, 8},
         {"codes_e3m0", 36, 4, 32, 4},                   {"codes_nf4", 37, 4, 32, 4},
+        {"codes_lloyd", 41, 0, 256, 2},
         {"codes_int_8", 40, 0 | 4 << 2, 256, 8},        {"codes_int_4", 40, 1 | 4 << 2, 32, 4},
         {"codes_int_3", 40, 3 | 4 << 2, 32, 3},         {"codes_int_2", 40, 2 | 4 << 2, 64, 2},
         {"codes_qsgd_15", 13, 15 | 4 << 15, 256, 8},
         {"codes_qsgd_powers_4", 13, 4 | 4 << 15 | 1 << 22, 32, 4}, {"codes_qsgd_powers_8", 13, 100 | 4 << 15 | 1 << 22, 256, 8}};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
         unsigned bits = 0, held = 0;
-        for (unsigned b = 0; b < all[a].codes / 16; b++) { /* a scale for 16 elements, of int of either sign and last bit */
+        for (unsigned b = 0; b < all[a].codes / (all[a].method == 41 ? 128 : 16); b++) { /* scales, of int of either sign and last bit */
             const uint32_t scale = bits_of(0.3f * (float)(b + 1));
             if (all[a].method == 40) add(((scale >> 16 & 0xfffe) | (b >> 1 & 1)) ^ (b & 1) << 15, 2);
             else add(scale, 4);

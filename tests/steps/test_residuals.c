@@ -7,7 +7,7 @@ static const char *const kinds[] = {"fp32", "bf16", "int8"};
 /* Are bf16 residuals of this codec rounded to nearest? Of others, and int8, they are rounded up or down at random. */
 static int keeps_to_nearest(const char *kind, const char *codec)
 {
-    static const char *const names[] = {"sign", "onebit", "int", "fp8", "mx", "nvfp4", "e3m0", "nf4"};
+    static const char *const names[] = {"sign", "onebit", "int", "fp8", "mx", "nvfp4", "e3m0", "nf4", "lloyd"};
     const size_t length = strcspn(codec, ":+");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (length == strlen(names[i]) && !strncmp(codec, names[i], length)) return !strcmp(kind, "bf16");

@@ -342,7 +342,7 @@ static void check_global_values(const char *value, size_t world, size_t n, doubl
 
 static void test_global_topk_codes_values_in_both_directions(void)
 {
-    static const char *const values[] = {"+int:bits=4", "+sign", "+int:bits=2,rounding=stochastic", "+fp16", "+int:block=16"};
+    static const char *const values[] = {"+int:bits=4", "+sign", "+int:bits=2,rounding=stochastic", "+fp16", "+int:block=16", "+lloyd"};
     static const size_t n[] = {5, 260, 2000};
     for (size_t v = 0; v < sizeof values / sizeof *values; v++)
         for (size_t c = 1; c < sizeof worlds / sizeof *worlds; c++)

@@ -233,7 +233,20 @@ static const struct listed_codec {
     {0xc789f5b29d54e80du, LOW_RANK,      0, 0, 0, "powersgd:rank=3,alternate=1,momentum=0.9"},
     {0xa27d7144ebb5c765u, INTEGERS,      1, 1, 1, "int:bits=3"},
     {0x3e541b248984c169u, INTEGERS,      0, 0, 0, "int:bits=3,block=1024"},
-    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"}
+    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"},
+    {0xa35858e5eec1f600u, INTEGERS,      1, 1, 1, "lloyd"},
+    {0x56c907cfe7089f90u, LARGEST_ONLY,  1, 1, 0, "topk+lloyd"},
+    {0xdf6c50aa804eb8dau, LARGEST_ONLY,  0, 0, 1, "topk:density=0.3,global=1+lloyd"},
+    {0xd67bea03f9fc99dfu, LARGEST_ONLY,  0, 0, 0, "topk:density=0.015625,chunk=4096+lloyd"},
+    {0x8abf27cf3d4a266du, LARGEST_ONLY,  0, 0, 0, "blocktopk:density=0.2,block=16+lloyd"},
+    {0x09ed5722e829f266u, SMALL_FLOATS,  1, 0, 1, "mx:rounding=stochastic"},
+    {0x2d5bbeb77d29e004u, SMALL_FLOATS,  0, 0, 0, "mx:format=e4m3,rounding=stochastic"},
+    {0xf283fa4cbbbcdd1bu, SMALL_FLOATS,  0, 0, 0, "mx:format=int8,rounding=stochastic"},
+    {0x55fa8541dd0a3b64u, SMALL_FLOATS,  0, 0, 0, "mx:format=e3m2,rounding=stochastic"},
+    {0x3ca44d82cb979bffu, SMALL_FLOATS,  1, 0, 0, "nvfp4:rounding=stochastic"},
+    {0x5a8e99fcb86b6a38u, SMALL_FLOATS,  1, 0, 0, "fp8:rounding=stochastic"},
+    {0x854836cb4174f3f0u, SMALL_FLOATS,  0, 0, 0, "fp8:format=e5m2,block=16,rounding=stochastic"},
+    {0xc69f902970a31107u, SMALL_FLOATS,  0, 0, 0, "fp8:block=tensor,rounding=stochastic"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
