@@ -233,7 +233,12 @@ static const struct listed_codec {
     {0xc789f5b29d54e80du, LOW_RANK,      0, 0, 0, "powersgd:rank=3,alternate=1,momentum=0.9"},
     {0xa27d7144ebb5c765u, INTEGERS,      1, 1, 1, "int:bits=3"},
     {0x3e541b248984c169u, INTEGERS,      0, 0, 0, "int:bits=3,block=1024"},
-    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"}
+    {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"},
+    {0x79dbec3325dff07fu, INTEGERS,      1, 1, 1, "ecsq"},
+    {0x46bc63cdeb2bacc6u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
+    {0xe2e52594b6b2072du, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
+    {0x09f6fd42c1a82e91u, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
+    {0xf09b120cac83af8du, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
