@@ -9519,8 +9519,7 @@ typedef struct gcomp__state_writer {
     uint16_t next[GCOMP__STATES];
     uint32_t part[128];
     int16_t start[128];
-    uint32_t cost[GCOMP__TOKENS]; /* bits of a token with its sign, times 65536 */
-    uint8_t most[GCOMP__TOKENS];  /* what they never exceed */
+    uint8_t most[GCOMP__TOKENS]; /* bits that a token with its sign never exceeds */
     gcomp__shares shares;
 } gcomp__state_writer;
 
@@ -9534,7 +9533,6 @@ GCOMP__RARE void gcomp__new_writer(gcomp__state_writer *w)
         const unsigned f = w->shares.f[t];
         /* states from f << most on write so many bits, others one less */
         const unsigned most = GCOMP__STATE_BITS - (f > 1 ? gcomp__log2(f - 1) : 0);
-        w->cost[t] = gcomp__cost_of(f, t);
         w->most[t] = (uint8_t)(most + gcomp__raw_bits(t));
         for (unsigned minus = 0; f && minus < (t ? 2u : 1u); minus++, sum += f) {
             const unsigned s = (minus ? 0 - t : t) & 127;
@@ -9671,23 +9669,22 @@ GCOMP__NOINLINE uint8_t *gcomp__put_part(const gcomp__state_writer *w, gcomp__ba
     return to.at;
 }
 
-/* w gets a new table if it has none, or if that makes a segment shorter, its own bytes counted.
-   Returns these and 1, or 0. count: how many of the n levels have each token. */
+/* w gets a new table if it has none, or if that makes a segment shorter, with a byte for each
+   token. Returns the bytes that the new table has at most, or 0. count: how many of the n levels
+   have each token. */
 GCOMP__RARE size_t gcomp__choose_table(gcomp__state_writer *w, const uint32_t *count, size_t n)
 {
     gcomp__shares fresh;
-    uint64_t before = 0, now = 0; /* bits, times 65536 */
-    size_t bytes = 1;
     gcomp__share_states(&fresh, count, (uint32_t)n);
+    uint64_t before = 0, now = (uint64_t)fresh.tokens << 19; /* bits, times 65536 */
     for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
-        if (t && t < fresh.tokens) bytes += fresh.f[t] < 128 ? 1 : 2;
         now += (uint64_t)count[t] * gcomp__cost_of(fresh.f[t], t);
-        if (w->shares.tokens) before += (uint64_t)count[t] * w->cost[t];
+        before += (uint64_t)count[t] * gcomp__cost_of(w->shares.f[t], t);
     }
-    if (w->shares.tokens && before < now + ((uint64_t)bytes << 19)) return 0;
+    if (before <= now) return 0;
     w->shares = fresh;
     gcomp__new_writer(w);
-    return bytes;
+    return 2 * fresh.tokens;
 }
 
 /* A segment of n levels; returns its bytes, at most 1 + n. Its stream is made from the end, part by
@@ -9696,11 +9693,12 @@ GCOMP__RARE size_t gcomp__choose_table(gcomp__state_writer *w, const uint32_t *c
      codes    | levels not coded yet  | free |  stream so far |
      to       | head, table, states | stream |        at last
 
-   For this no part may need more bits than its levels have, whatever the states. */
+   For this no part may need more bits than its levels have, whatever the states. Nor may all have
+   more with what stands before them, which is written where levels were. */
 GCOMP__RARE size_t gcomp__put_segment(gcomp__state_writer *w, uint8_t *codes, size_t n,
                                           uint8_t *to)
 {
-    uint8_t out[GCOMP__SEGMENT + 16], front[2 * GCOMP__TOKENS + 8], *end = codes + n, *at = front;
+    uint8_t out[GCOMP__SEGMENT + 16], *end = codes + n, *at = to;
     uint32_t count[4][GCOMP__TOKENS], all[GCOMP__TOKENS], state[4];
     const size_t parts = gcomp__ceil_div(n, GCOMP__SEGMENT);
     gcomp__back_packer p;
@@ -9720,7 +9718,7 @@ GCOMP__RARE size_t gcomp__put_segment(gcomp__state_writer *w, uint8_t *codes, si
         longest += bits;
     }
     if (!fits || longest + 8 * fresh > 8 * n) {
-        if (fresh) w->shares.tokens = 0; /* a decoder has not seen that table */
+        if (fresh) memset(&w->shares, 0, sizeof w->shares); /* a decoder has not seen these */
         memmove(to + 1, codes, n);
         to[0] = GCOMP__BY_PACKED;
         return 1 + n;
@@ -9747,10 +9745,8 @@ GCOMP__RARE size_t gcomp__put_segment(gcomp__state_writer *w, uint8_t *codes, si
     }
     const size_t states = (size_t)(out + sizeof out - p.at), rest = (size_t)(codes + n - end);
     memcpy(at, p.at, states);
-    const size_t before = (size_t)(at - front) + states;
-    memcpy(to, front, before);
-    memmove(to + before, end, rest);
-    return before + rest;
+    memmove(at + states, end, rest);
+    return (size_t)(at - to) + states + rest;
 }
 
 /* Codes the packed codes of a chunk, a byte each, as gcomp__code_levels does. */
@@ -9758,7 +9754,7 @@ static size_t gcomp__code_states(uint8_t *codes, size_t count, uint8_t *to)
 {
     gcomp__state_writer w;
     size_t bytes = 0;
-    w.shares.tokens = 0;
+    memset(&w.shares, 0, sizeof w.shares);
     for (size_t i = 0; i < count; i += GCOMP__STATES_SEGMENT)
         bytes += gcomp__put_segment(&w, codes + i, gcomp__min(GCOMP__STATES_SEGMENT, count - i),
                                     to + bytes);

@@ -234,11 +234,11 @@ static const struct listed_codec {
     {0xa27d7144ebb5c765u, INTEGERS,      1, 1, 1, "int:bits=3"},
     {0x3e541b248984c169u, INTEGERS,      0, 0, 0, "int:bits=3,block=1024"},
     {0x5e63fb69e21d3a19u, INTEGERS,      0, 0, 0, "int:bits=2,block=16"},
-    {0x79dbec3325dff07fu, INTEGERS,      1, 1, 1, "ecsq"},
-    {0x46bc63cdeb2bacc6u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
-    {0xe2e52594b6b2072du, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
-    {0x09f6fd42c1a82e91u, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
-    {0xf09b120cac83af8du, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
+    {0xfa21a8c446b68294u, INTEGERS,      1, 1, 1, "ecsq"},
+    {0xe298a1edd21f1679u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
+    {0xa549c26b5059f012u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
+    {0x21052317234ce49au, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
+    {0x53b27afdb89e2cf2u, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
