@@ -9439,7 +9439,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    way back, so it begins with the last level. Four states take turns, so that four levels are
    decoded side by side. Segments of such levels: >>streams.
    ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_FIRST && GCOMP__HAS_CODES
+#if GCOMP__IN_FIRST
 enum {
     GCOMP__STATES = 1024,
     GCOMP__STATE_BITS = 10,
@@ -9603,7 +9603,7 @@ GCOMP__NOINLINE void gcomp__count_tokens(const uint8_t *codes, size_t n, uint32_
    table. All bytes may be anything: what is read behind the end is zeros, and is refused by its
    place.
    ---------------------------------------------------------------------------------------------- */
-#if GCOMP__IN_FIRST && GCOMP__HAS_CODES
+#if GCOMP__IN_FIRST
 /* A stream that is written from its end to its beginning. */
 typedef struct gcomp__back_packer {
     uint8_t *at;   /* the stream's first whole byte */
