@@ -62,6 +62,8 @@
    >>measures    what a scale is made from: sums and extremes of p
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
+   >>states      entropy codes of levels by states: near the entropy, whatever the levels
+   >>streams     levels coded by states: segments as bytes, and back
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>indices     lists of indices as bytes, for sparse methods, and back
    >>codecs      a chapter for each method (">>method name:") and for what they share
@@ -455,6 +457,7 @@
           int takes all levels of its bits, also 3, in blocks of 64 (8 bits: 32), with scales of 2
           bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused. lloyd:
           2 bits for values of sparse methods. fp8, mx and nvfp4 round at random too.
+          ecsq: a number of bits, and the least error for it.
           topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
           does not grow with the workers.
           Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
@@ -641,6 +644,13 @@
                  many above 0 as below. 3 bits go with the other defaults only. 8 bits were first
                  sent by Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016,
                  as another type, the dynamic tree
+     ecsq        residual. bits=2 (0.5 to 6): what an element takes at most on average, all counted.
+                 Whole numbers with a step that fits these bits, entropy-coded: the least error at
+                 so many bits, and the slowest of the quantisers. Where single elements are very
+                 large it sends fewer bits
+                 Goblick, Holsinger: Analog Source Digitization: A Comparison of Theory and
+                 Practice, IEEE Transactions on Information Theory 1967; the coder: Duda: Asymmetric
+                 Numeral Systems, 2013
      qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
                  spacing=even (powers: levels that are powers of two, at most 100 of them)
                  Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
@@ -971,6 +981,8 @@
                    With 2 bits, not affine: c is d / 2 if the last bit of the bf16 is 1, else 0; d
                    is the bf16 without that bit; d * q + c.
                    (16 was int with a float d for each block. Decoders refuse it.)
+     ecsq     42   word 0; for each 65536 elements two floats d and c, checked as onebit's; then n
+                   codes q, as LEVELS BY STATES: d * q - c * sgn(q); +0 for q = 0
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale per block, then n bytes: the
                    scale times the number below
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
@@ -1146,6 +1158,24 @@
    bit: 1 if element i has u > 0. Then, for each i whose bit was 1, one bit: 1 if element i + 32 has
    u > 0 too. (Where the bit was 0, element i + 32 must have u > 0.) A tree of 32 is made of a tree
    of 16 in the same way, and that of a tree of 8. Elements behind the last one have u = 0.
+
+   LEVELS BY STATES, the codes q of ecsq where n > 0: -127 .. 127. Offsets stand in front, as with
+   CODED LEVELS. Then segments: each covers 8192 elements, the last one of each 65536 what is left.
+   A segment of m elements has at most m + 1 bytes:
+     | 0 | m codes |   or   | a byte h, 1 .. 37 | table, if h > 1 | stream |
+   A table makes h - 1 tokens t. For t = 1 .. h - 2 it has f(t): a byte below 128; or a byte 128 + x
+   and a byte y, f = 256 x + y. f(0) is 1024 less twice their sum, which is not above 512. A table
+   holds for the segments behind it that have h = 1, up to the next table, or to the next 65536
+   elements, which begin without a table. With it 1024 states get tokens with signs, in the order 0,
+   +1, -1, +2, -2, ..: f(t) states each, the first one state 0, the next one always 643 states
+   further modulo 1024. State number j of the f that have the same token and sign, counted by their
+   numbers from 0 on, has x = f + j and b = 10 - floor(log2 x).
+   The stream, from bit 0 on: zeros, at most 7, and a 1; then 10 bits for each of the states s(0) ..
+   s(3). Then each element i of the segment. It has the token and the sign of the state s = s(i mod
+   4). |q| is t, but from token 32 on, with r = floor(t / 2) - 12, the next r bits of the stream are
+   those below the highest two of |q|: |q| = 2^r (2 + t mod 2) + these. Then s(i mod 4) becomes
+   2^b x - 1024 + the next b bits. At the end s(0) .. s(3) are 0, and the stream ends with a whole
+   byte.
 
    SAVED STATE, version 3, written by gcomp_save. Numbers are little endian. T is the number of
    tensors, which stand in the order in which they were added. Floats and doubles are finite, unless
@@ -1575,6 +1605,8 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND_QSGD(n) GCOMP_BOUND_BLOCKS(n, 4, 512, 4)
 #define GCOMP_BOUND_NATURAL(n) (32 + 18 * GCOMP__CEIL(n, 16))
 #define GCOMP_BOUND_INT(n) GCOMP_BOUND_BLOCKS(n, 8, 32, 2)
+#define GCOMP_BOUND_ECSQ(n) \
+    (GCOMP_BOUND_BLOCKS(n, 8, 65536, 16) + GCOMP__CEIL(n, 2048))
 #define GCOMP_BOUND_FP8(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
 #define GCOMP_BOUND_MX(n) GCOMP_BOUND_BLOCKS(n, 4, 32, 1)
 #define GCOMP_BOUND_NVFP4(n) (GCOMP_BOUND_BLOCKS(n, 4, 16, 1) + 4)
@@ -3886,6 +3918,7 @@ typedef struct gcomp__call {
     size_t scratch_bytes;
     gcomp_parallel parallel;  /* the user's threads; run NULL: none */
     const float *agreed;      /* NULL, or the tensor's scale, which all workers have agreed on */
+    const float *first;       /* NULL, or what `fit` finds in u->a and u->b, see ecsq */
     float factor;             /* of block methods: what is coded is p * factor; 0: p */
     struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
@@ -4496,8 +4529,8 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
    ---------------------------------------------------------------------------------------------- */
 
 /* The parameter `code` of a method, as gcomp__form has it: which forms an encoder may choose from.
-   SMALLEST: all of them. */
-enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST };
+   SMALLEST: all of them. Not a parameter: BY_STATES, see >>states. */
+enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST, GCOMP__BY_STATES };
 /* Packed codes of so many bytes become one segment. */
 enum { GCOMP__SEGMENT = 2048 };
 /* The first byte of a segment, its head, tells the form:
@@ -4794,6 +4827,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_SIGNS (0x400000 | GCOMP__OF_SPARSE) /* selection->apart */
 #define GCOMP__OF_SMALL_FLOATS /* form.mantissa */ \
     (0x800000 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
+#define GCOMP__OF_STATES (0x1000000 | GCOMP__OF_CODES) /* GCOMP__BY_STATES */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4814,6 +4848,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
     X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
     X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES | GCOMP__OF_OWN_FITS | GCOMP__OF_BFLOATS) \
+    X(ECSQ, ecsq, GCOMP__OF_STATES) \
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
@@ -4903,6 +4938,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_BFLOATS GCOMP__ANY_OF(GCOMP__OF_BFLOATS)
 #define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
+#define GCOMP__HAS_STATES GCOMP__ANY_OF(GCOMP__OF_STATES)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
 #define GCOMP__HAS_FLOAT_WORDS GCOMP__ANY_OF(GCOMP__OF_FLOAT_WORDS)
@@ -9455,6 +9491,496 @@ static const gcomp__common_kernels GCOMP__F(common) = {
 #endif
 };
 #endif
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>states - entropy codes of levels by states: near the entropy, whatever the levels
+
+   The codes of >>levels answer questions about 64 levels at once, each with a bit. Where an answer
+   is likely, a bit is too much. Here the levels -127 .. 127 of a chunk are coded with as many bits
+   as they are rare, and fractions of bits count: asymmetric numeral systems, by a table (Duda,
+   2013). Both ends make the table from how often each token occurs.
+
+     token t    0 .. 31   32         33         34         35
+     |q|        0 .. 31   32 .. 47   48 .. 63   64 .. 95   96 .. 127
+     raw bits   0         4          4          5          5
+
+   A symbol is a token and a sign: 0, +1, -1, +2, -2, ... Of 1024 states a symbol s has f(s), those
+   of t and -t equally many. It gets the first state that is free, and then each 643rd: so its
+   states lie evenly. They are numbered from f up. To decode is to look up the symbol of the state
+   and its number x, and to go to the state x * 2^b + (b new bits) - 1024, where b brings that into
+   0 .. 1023. A symbol with few states takes many bits, log2(1024 / f) on average. To encode is the
+   way back, so it begins with the last level. Four states take turns, so that four levels are
+   decoded side by side. Segments of such levels: >>streams.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_FIRST
+enum {
+    GCOMP__STATES = 1024,
+    GCOMP__STATE_BITS = 10,
+    GCOMP__TOKENS = 36,
+    GCOMP__DIRECT = 31,                         /* the largest level that is a token itself */
+    GCOMP__STATES_SEGMENT = 4 * GCOMP__SEGMENT, /* levels; they are read in parts of a quarter */
+    GCOMP__NO_COST = 1 << 30                    /* of a token without a state */
+};
+
+/* Raw bits of a token. */
+GCOMP__INLINE unsigned gcomp__raw_bits(unsigned token)
+{
+    return token <= GCOMP__DIRECT ? 0 : (token - 24) / 2;
+}
+/* The token of a size, 0 .. 127. */
+GCOMP__INLINE unsigned gcomp__token_of(unsigned size)
+{
+    const unsigned top = gcomp__log2(size);
+    return size <= GCOMP__DIRECT ? size : 22 + 2 * top + (size >> (top - 1) & 1);
+}
+/* The smallest size of a token. */
+GCOMP__INLINE unsigned gcomp__least_of(unsigned token)
+{
+    return token <= GCOMP__DIRECT ? token : (2 | (token & 1)) << gcomp__raw_bits(token);
+}
+/* Tables have a place for each symbol: its token with its sign, modulo 128. That of a level. */
+GCOMP__INLINE unsigned gcomp__symbol_of(int level)
+{
+    return (level < 0 ? 0 - gcomp__token_of((unsigned)-level) : gcomp__token_of((unsigned)level)) &
+           127;
+}
+
+/* Is a level, or a token with its sign, a token without raw bits? */
+GCOMP__INLINE int gcomp__is_direct(int level)
+{
+    return (unsigned)(level + GCOMP__DIRECT) <= 2 * GCOMP__DIRECT;
+}
+
+/* log2(x) times 65536, x > 0, to about .0003: whole numbers only, for all machines alike. m is what
+   is behind the highest bit; log2(1 + m) = m + m (1 - m) (.4427 - .2474 m + .0834 m^2). */
+GCOMP__RARE uint32_t gcomp__fine_log2(uint32_t x)
+{
+    const unsigned whole = gcomp__log2(x);
+    const uint32_t m = x << (31 - whole) >> 15 & 0xffff;
+    const uint32_t factor = 29013 - (16213 * m >> 16) + ((5466 * m >> 16) * m >> 16);
+    const uint32_t part = (uint32_t)((uint64_t)m * (65536 - m) >> 16);
+    return (whole << 16) + m + (uint32_t)((uint64_t)part * factor >> 16);
+}
+
+/* Shares of the states: f[t] for t >= 1, and f[0] of the level 0. */
+typedef struct gcomp__shares {
+    uint16_t f[GCOMP__TOKENS];
+    unsigned tokens; /* those behind have none; 0: there is no table */
+} gcomp__shares;
+
+/* token[] <- which symbol each state has, as a token with a sign. */
+GCOMP__RARE void gcomp__spread_states(const gcomp__shares *shares, int8_t *token)
+{
+    size_t at = 0;
+    for (unsigned s = 0; s + 1 < 2 * shares->tokens; s++) {
+        const int t = (int)(s + 1) / 2;
+        for (unsigned k = shares->f[t]; k; k--, at = (at + 643) & (GCOMP__STATES - 1))
+            token[at] = (int8_t)(s & 1 ? t : -t);
+    }
+}
+
+/* Bits of a token with its sign, times 65536. */
+GCOMP__INLINE uint32_t gcomp__cost_of(unsigned f, unsigned token)
+{
+    if (!f) return GCOMP__NO_COST;
+    return (GCOMP__STATE_BITS << 16) - gcomp__fine_log2(f) + (gcomp__raw_bits(token) << 16);
+}
+
+/* What an encoder of a chunk keeps from segment to segment. States are 1024 .. 2047 here. A symbol
+   in state x writes the low (part + x) >> 16 bits of x; next[start + (x >> these)] follows. */
+typedef struct gcomp__state_writer {
+    uint16_t next[GCOMP__STATES];
+    uint32_t part[128];
+    int16_t start[128];
+    uint8_t most[GCOMP__TOKENS]; /* bits that a token with its sign never exceeds */
+    gcomp__shares shares;
+} gcomp__state_writer;
+
+GCOMP__RARE void gcomp__new_writer(gcomp__state_writer *w)
+{
+    int8_t token[GCOMP__STATES];
+    uint16_t at[128];
+    unsigned sum = 0; /* places in `next` that symbols before have */
+    gcomp__spread_states(&w->shares, token);
+    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
+        const unsigned f = w->shares.f[t];
+        /* states from f << most on write so many bits, others one less */
+        const unsigned most = GCOMP__STATE_BITS - (f > 1 ? gcomp__log2(f - 1) : 0);
+        w->most[t] = (uint8_t)(most + gcomp__raw_bits(t));
+        for (unsigned minus = 0; f && minus < (t ? 2u : 1u); minus++, sum += f) {
+            const unsigned s = (minus ? 0 - t : t) & 127;
+            w->part[s] = (most << 16) - (f << most);
+            w->start[s] = (int16_t)((int)sum - (int)f);
+            at[s] = (uint16_t)sum;
+        }
+    }
+    for (unsigned i = 0; i < GCOMP__STATES; i++)
+        w->next[at[token[i] & 127]++] = (uint16_t)(GCOMP__STATES + i);
+}
+
+/* shares <- near what was counted of `sum` levels; who was counted has one state at least. What
+   rounding leaves goes to the level 0, or the largest pays it. */
+static void gcomp__share_states(gcomp__shares *shares, const uint32_t *count, uint32_t sum)
+{
+    const unsigned half = GCOMP__STATES / 2, zeros = count[0] > 0;
+    unsigned all = 0;
+    memset(shares, 0, sizeof *shares);
+    shares->tokens = 1;
+    for (unsigned t = 1; t < GCOMP__TOKENS; t++) {
+        if (!count[t]) continue;
+        shares->tokens = t + 1;
+        shares->f[t] = (uint16_t)((count[t] * half + sum / 2) / sum);
+        if (!shares->f[t]) shares->f[t] = 1;
+        all += shares->f[t];
+    }
+    for (; all + zeros > half; all--) {
+        unsigned most = 1;
+        for (unsigned t = 2; t < shares->tokens; t++)
+            if (shares->f[t] > shares->f[most]) most = t;
+        shares->f[most]--;
+    }
+    shares->f[0] = (uint16_t)(GCOMP__STATES - 2 * all);
+}
+
+/* count[] <- how many levels of a part have each token. */
+GCOMP__NOINLINE void gcomp__count_tokens(const uint8_t *codes, size_t n, uint32_t *count)
+{
+    uint16_t some[2][128]; /* in turns, since a count waits for the one before at the same place */
+    memset(some, 0, sizeof some);
+    for (size_t i = 0; i < n; i++) {
+        const int level = (int8_t)codes[i];
+        some[i & 1][gcomp__is_direct(level) ? (unsigned)level & 127 : gcomp__symbol_of(level)]++;
+    }
+    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
+        const unsigned minus = (0 - t) & 127;
+        count[t] = (uint32_t)some[0][t] + some[1][t];
+        if (t) count[t] += (uint32_t)some[0][minus] + some[1][minus];
+    }
+}
+
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+   >>streams - levels coded by states: segments as bytes, and back
+
+     chunk      | segment | segment | ...     8192 levels each, the last one what is left
+     segment    | head | table, if it is new | a stream of bits that ends with its last byte |
+       or       | 0 | packed codes |
+     head       0 packed, 1 the table of the segment before, 1 + T a new one, of T tokens
+     table      f of tokens 1 .. T - 1: a byte below 128, or 128 + (f >> 8) and f & 255; the level 0
+                has the rest of 1024
+     stream     zeros and a 1, which fill its bits up to whole bytes; 10 bits for each of the four
+                states; then for each level its raw bits and b bits
+
+   The encoder begins with the states 0, so the decoder must end there. A chunk begins without a
+   table. All bytes may be anything: what is read behind the end is zeros, and is refused by its
+   place.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_FIRST
+/* A stream that is written from its end to its beginning. */
+typedef struct gcomp__back_packer {
+    uint8_t *at;   /* the stream's first whole byte */
+    uint64_t bits; /* the lowest `fill` < 8 of them stand before it */
+    unsigned fill;
+} gcomp__back_packer;
+
+GCOMP__INLINE void gcomp__put_before(gcomp__back_packer *p, uint32_t bits, unsigned count)
+{
+    p->bits = p->bits << count | bits;
+    p->fill += count;
+}
+/* Stores what is whole, and up to 8 bytes before it; fill < 64. */
+GCOMP__INLINE void gcomp__store_before(gcomp__back_packer *p)
+{
+    gcomp__put64(p->at - 8, p->bits << 1 << (63 - p->fill));
+    p->at -= p->fill >> 3;
+    p->fill &= 7;
+}
+
+GCOMP__INLINE uint32_t gcomp__put_symbol(const gcomp__state_writer *w, gcomp__back_packer *p,
+                                         unsigned s, uint32_t state)
+{
+    const unsigned bits = (w->part[s] + state) >> 16;
+    gcomp__put_before(p, state & ((1u << bits) - 1), bits);
+    return w->next[(int)(state >> bits) + w->start[s]];
+}
+
+/* A part of a segment, backwards, to before the byte end[0]; returns where its whole bytes begin.
+   The last bits wait in p. state: of the levels whose number is 0, 1, 2, 3 modulo 4. */
+GCOMP__NOINLINE uint8_t *gcomp__put_part(const gcomp__state_writer *w, gcomp__back_packer *p,
+                                         uint32_t *state, const uint8_t *codes, size_t n,
+                                         uint8_t *end)
+{
+    gcomp__back_packer to = *p;
+    /* a: that of the level at work; it becomes the last of them in turn */
+    uint32_t now, a = state[(n - 1) & 3], b = state[(n - 2) & 3], c = state[(n - 3) & 3],
+                  d = state[n & 3];
+    const int8_t *q = (const int8_t *)codes + n;
+    to.at = end;
+    while (n) {
+        if (n % 4 == 0 && gcomp__is_direct(q[-1]) && gcomp__is_direct(q[-2]) &&
+            gcomp__is_direct(q[-3]) && gcomp__is_direct(q[-4])) {
+            a = gcomp__put_symbol(w, &to, q[-1] & 127, a);
+            b = gcomp__put_symbol(w, &to, q[-2] & 127, b);
+            c = gcomp__put_symbol(w, &to, q[-3] & 127, c);
+            d = gcomp__put_symbol(w, &to, q[-4] & 127, d);
+            q -= 4;
+            n -= 4;
+        } else {
+            const int level = *--q;
+            const unsigned size = (unsigned)(level < 0 ? -level : level);
+            const unsigned raw = gcomp__raw_bits(gcomp__token_of(size));
+            now = gcomp__put_symbol(w, &to, gcomp__symbol_of(level), a);
+            gcomp__put_before(&to, size & ((1u << raw) - 1), raw);
+            a = b, b = c, c = d, d = now;
+            n--;
+        }
+        gcomp__store_before(&to);
+    }
+    state[3] = a, state[2] = b, state[1] = c, state[0] = d;
+    *p = to;
+    return to.at;
+}
+
+/* w gets a new table if it has none, or if that makes a segment shorter, with a byte for each
+   token. Returns the bytes that the new table has at most, or 0. count: how many of the n levels
+   have each token. */
+GCOMP__RARE size_t gcomp__choose_table(gcomp__state_writer *w, const uint32_t *count, size_t n)
+{
+    gcomp__shares fresh;
+    gcomp__share_states(&fresh, count, (uint32_t)n);
+    uint64_t before = 0, now = (uint64_t)fresh.tokens << 19; /* bits, times 65536 */
+    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
+        now += (uint64_t)count[t] * gcomp__cost_of(fresh.f[t], t);
+        before += (uint64_t)count[t] * gcomp__cost_of(w->shares.f[t], t);
+    }
+    if (before <= now) return 0;
+    w->shares = fresh;
+    gcomp__new_writer(w);
+    return 2 * fresh.tokens;
+}
+
+/* A segment of n levels; returns its bytes, at most 1 + n. Its stream is made from the end, part by
+   part, each in `out`, and then takes the place of levels that have been coded:
+
+     codes    | levels not coded yet  | free |  stream so far |
+     to       | head, table, states | stream |        at last
+
+   For this no part may need more bits than its levels have, whatever the states. Nor may all have
+   more with what stands before them, which is written where levels were. */
+GCOMP__RARE size_t gcomp__put_segment(gcomp__state_writer *w, uint8_t *codes, size_t n,
+                                          uint8_t *to)
+{
+    uint8_t out[GCOMP__SEGMENT + 16], *end = codes + n, *at = to;
+    uint32_t count[4][GCOMP__TOKENS], all[GCOMP__TOKENS], state[4];
+    const size_t parts = gcomp__ceil_div(n, GCOMP__SEGMENT);
+    gcomp__back_packer p;
+    size_t longest = 48; /* bits of the states, and of all levels at most */
+    int fits = 1;
+    memset(all, 0, sizeof all);
+    for (size_t k = 0; k < parts; k++) {
+        const size_t i = k * GCOMP__SEGMENT;
+        gcomp__count_tokens(codes + i, gcomp__min(GCOMP__SEGMENT, n - i), count[k]);
+        for (unsigned t = 0; t < GCOMP__TOKENS; t++) all[t] += count[k][t];
+    }
+    const size_t fresh = gcomp__choose_table(w, all, n);
+    for (size_t k = 0; k < parts; k++) {
+        size_t bits = 0;
+        for (unsigned t = 0; t < GCOMP__TOKENS; t++) bits += count[k][t] * w->most[t];
+        fits &= bits <= 8 * gcomp__min(GCOMP__SEGMENT, n - k * GCOMP__SEGMENT);
+        longest += bits;
+    }
+    if (!fits || longest + 8 * fresh > 8 * n) {
+        if (fresh) memset(&w->shares, 0, sizeof w->shares); /* a decoder has not seen these */
+        memmove(to + 1, codes, n);
+        to[0] = GCOMP__BY_PACKED;
+        return 1 + n;
+    }
+    p.bits = p.fill = 0;
+    for (unsigned j = 0; j < 4; j++) state[j] = GCOMP__STATES;
+    for (size_t k = parts; k-- > 0;) {
+        const size_t i = k * GCOMP__SEGMENT;
+        const uint8_t *from = gcomp__put_part(w, &p, state, codes + i,
+                                              gcomp__min(GCOMP__SEGMENT, n - i), out + sizeof out);
+        const size_t bytes = (size_t)(out + sizeof out - from);
+        end -= bytes;
+        memcpy(end, from, bytes);
+    }
+    for (unsigned j = 4; j-- > 0;)
+        gcomp__put_before(&p, state[j] - GCOMP__STATES, GCOMP__STATE_BITS);
+    gcomp__put_before(&p, 1u << (7 - p.fill % 8), 8 - p.fill % 8); /* the first 1 of its byte */
+    p.at = out + sizeof out;
+    gcomp__store_before(&p);
+    *at++ = (uint8_t)(fresh ? 1 + w->shares.tokens : 1);
+    for (unsigned t = 1; fresh && t < w->shares.tokens; t++) {
+        if (w->shares.f[t] >= 128) *at++ = (uint8_t)(128 | w->shares.f[t] >> 8);
+        *at++ = (uint8_t)w->shares.f[t];
+    }
+    const size_t states = (size_t)(out + sizeof out - p.at), rest = (size_t)(codes + n - end);
+    memcpy(at, p.at, states);
+    memmove(at + states, end, rest);
+    return (size_t)(at - to) + states + rest;
+}
+
+/* Codes the packed codes of a chunk, a byte each, as gcomp__code_levels does. */
+static size_t gcomp__code_states(uint8_t *codes, size_t count, uint8_t *to)
+{
+    gcomp__state_writer w;
+    size_t bytes = 0;
+    memset(&w.shares, 0, sizeof w.shares);
+    for (size_t i = 0; i < count; i += GCOMP__STATES_SEGMENT)
+        bytes += gcomp__put_segment(&w, codes + i, gcomp__min(GCOMP__STATES_SEGMENT, count - i),
+                                    to + bytes);
+    return bytes;
+}
+
+/* What a decoder of a chunk keeps from part to part. */
+typedef struct gcomp__state_reader {
+    uint16_t next[GCOMP__STATES]; /* without its new bits; above it how many these are */
+    int8_t token[GCOMP__STATES];  /* the symbol, as a token with a sign */
+    uint32_t state[4];
+    unsigned tokens, packed;      /* tokens 0: there is no table yet; packed 1: a segment is */
+    size_t left, whole;           /* levels of the segment: still to come, and all */
+    size_t at;                    /* bits of the stream that were read */
+    const uint8_t *begin;         /* of the segment */
+} gcomp__state_reader;
+
+/* The table of `tokens` tokens that begins at *at. */
+GCOMP__RARE gcomp_result gcomp__read_table(gcomp__state_reader *r, unsigned tokens,
+                                           const uint8_t **at, const uint8_t *end)
+{
+    gcomp__shares shares;
+    uint16_t number[128];
+    unsigned all = 0;
+    memset(&shares, 0, sizeof shares);
+    shares.tokens = tokens;
+    for (unsigned t = 1; t < tokens; t++) {
+        unsigned f = *at < end ? *(*at)++ : 256;
+        if (f > 255 || (f > 127 && *at == end)) return GCOMP_TRUNCATED;
+        if (f > 127) f = (f & 127) << 8 | *(*at)++;
+        all += f;
+        if (all > GCOMP__STATES / 2) return GCOMP_CORRUPT;
+        shares.f[t] = number[t] = number[(0 - t) & 127] = (uint16_t)f;
+    }
+    shares.f[0] = number[0] = (uint16_t)(GCOMP__STATES - 2 * all);
+    gcomp__spread_states(&shares, r->token);
+    for (unsigned i = 0; i < GCOMP__STATES; i++) {
+        const unsigned x = number[r->token[i] & 127]++;
+        const unsigned bits = GCOMP__STATE_BITS - gcomp__log2(x);
+        r->next[i] = (uint16_t)(((x << bits) - GCOMP__STATES) | bits << GCOMP__STATE_BITS);
+    }
+    r->tokens = tokens;
+    return GCOMP_OK;
+}
+
+/* At least 57 bits from bit `at` of p on; zeros stand behind the `bytes` that there are. */
+GCOMP__INLINE uint64_t gcomp__bits_within(const uint8_t *p, size_t at, size_t bytes)
+{
+    uint8_t some[8] = {0};
+    const size_t first = at >> 3;
+    if (first + 8 <= bytes) return gcomp__get64(p + first) >> (at & 7);
+    if (first < bytes) memcpy(some, p + first, bytes - first);
+    return gcomp__get64(some) >> (at & 7);
+}
+
+/* The head of a segment of n levels. */
+GCOMP__RARE gcomp_result gcomp__begin_segment(gcomp__state_reader *r, size_t n, const uint8_t **at,
+                                         const uint8_t *end)
+{
+    if (*at == end) return GCOMP_TRUNCATED;
+    r->begin = *at;
+    const unsigned head = *(*at)++;
+    r->left = r->whole = n;
+    r->packed = head == GCOMP__BY_PACKED;
+    if (r->packed) return GCOMP_OK;
+    if (head > 1 + GCOMP__TOKENS) return GCOMP_CORRUPT;
+    if (head > 1) GCOMP__TRY(gcomp__read_table(r, head - 1, at, end));
+    if (!r->tokens) return GCOMP_CORRUPT;
+    if (end - *at < 6) return GCOMP_TRUNCATED;
+    r->at = gcomp__first_one((*at)[0] | 256u) + 1;
+    if (r->at > 8) return GCOMP_CORRUPT;
+    uint64_t x = gcomp__bits_within(*at, r->at, 6);
+    r->at += 4 * GCOMP__STATE_BITS;
+    for (unsigned j = 0; j < 4; j++, x >>= GCOMP__STATE_BITS)
+        r->state[j] = (uint32_t)x & (GCOMP__STATES - 1);
+    return GCOMP_OK;
+}
+
+/* The state after this one, with its new bits, which are the next ones of *x. */
+GCOMP__INLINE uint32_t gcomp__next_state(const gcomp__state_reader *r, uint32_t state, uint64_t *x,
+                                         size_t *at)
+{
+    const unsigned next = r->next[state], bits = next >> GCOMP__STATE_BITS;
+    const uint32_t more = (uint32_t)*x & ((1u << bits) - 1);
+    *x >>= bits;
+    *at += bits;
+    return (next & (GCOMP__STATES - 1)) + more;
+}
+
+/* n levels of a segment to codes, from its stream, which begins at p. */
+GCOMP__NOINLINE void gcomp__get_part(gcomp__state_reader *r, const uint8_t *p, const uint8_t *end,
+                                     uint8_t *codes, size_t n)
+{
+    const size_t bytes = (size_t)(end - p);
+    const int8_t *const token = r->token;
+    /* a: that of the next level; it becomes the last of them in turn */
+    uint32_t now, a = r->state[0], b = r->state[1], c = r->state[2], d = r->state[3];
+    size_t at = r->at;
+    for (uint8_t *const stop = codes + n; codes < stop;) {
+        uint64_t x = gcomp__bits_within(p, at, bytes);
+        if (stop - codes >= 4 && gcomp__is_direct(token[a]) && gcomp__is_direct(token[b]) &&
+            gcomp__is_direct(token[c]) && gcomp__is_direct(token[d])) {
+            codes[0] = (uint8_t)token[a];
+            codes[1] = (uint8_t)token[b];
+            codes[2] = (uint8_t)token[c];
+            codes[3] = (uint8_t)token[d];
+            codes += 4;
+            a = gcomp__next_state(r, a, &x, &at);
+            b = gcomp__next_state(r, b, &x, &at);
+            c = gcomp__next_state(r, c, &x, &at);
+            d = gcomp__next_state(r, d, &x, &at);
+        } else {
+            const int minus = token[a] < 0;
+            const unsigned t = (unsigned)(minus ? -token[a] : token[a]), raw = gcomp__raw_bits(t);
+            const unsigned size = gcomp__least_of(t) | (unsigned)(x & gcomp__low_bits(raw));
+            *codes++ = (uint8_t)(minus ? 0 - size : size);
+            x >>= raw;
+            at += raw;
+            now = gcomp__next_state(r, a, &x, &at);
+            a = b, b = c, c = d, d = now;
+        }
+    }
+    r->state[0] = a, r->state[1] = b, r->state[2] = c, r->state[3] = d;
+    r->at = at;
+}
+
+/* The next part of a chunk of which `left` levels are still to come: as packed codes, with zeros
+   behind up to a multiple of 64. A segment that ends with it was right to the last bit; *at moves
+   behind what was read of packed codes, or behind a segment. */
+GCOMP__RARE gcomp_result gcomp__read_states(gcomp__state_reader *r, size_t left,
+                                                const uint8_t **at, const uint8_t *end,
+                                                uint8_t *codes)
+{
+    if (!r->left)
+        GCOMP__TRY(gcomp__begin_segment(r, gcomp__min(left, GCOMP__STATES_SEGMENT), at, end));
+    const size_t n = gcomp__min(r->left, GCOMP__SEGMENT);
+    r->left -= n;
+    memset(codes + n, 0, gcomp__round_up(n, 64) - n);
+    if (r->packed) {
+        if ((size_t)(end - *at) < n) return GCOMP_TRUNCATED;
+        memcpy(codes, *at, n);
+        *at += n;
+        return memchr(codes, 0x80, n) ? GCOMP_CORRUPT : GCOMP_OK; /* -128 is no level */
+    }
+    gcomp__get_part(r, *at, end, codes, n);
+    if (r->at > 8 * (size_t)(end - *at)) return GCOMP_TRUNCATED;
+    if (r->left) return GCOMP_OK;
+    if (r->at & 7 || (r->state[0] | r->state[1] | r->state[2] | r->state[3])) return GCOMP_CORRUPT;
+    *at += r->at / 8;
+    return (size_t)(*at - r->begin) > 1 + r->whole ? GCOMP_CORRUPT : GCOMP_OK;
+}
+#endif
 
 /* ------------------------------------------------------------------------------------------------
    >>levels - entropy codes of levels: a second layer behind the drivers of block methods
@@ -9511,7 +10037,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    On AVX-512 the functions of AVX2 serve.
    ---------------------------------------------------------------------------------------------- */
 
-#if !GCOMP__IN_WIDE && GCOMP__HAS_CODES
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_CODES
 /* Slices the codes of a segment into s->words, and counts for all levels together what the sizes
    of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
    the loops over it are unrolled. */
@@ -10233,7 +10759,7 @@ GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__
    if payloads of several codecs are added. */
 #define gcomp__spread GCOMP__F(spread)
 GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *view, size_t chunk,
-                                   int ending)
+                                   int ending, gcomp__state_reader *states)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     const size_t segment = gcomp__segment_of(&view->form); /* elements of a segment */
@@ -10242,13 +10768,17 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
     gcomp__view part = *view; /* shows the segment at work */
     uint8_t codes[GCOMP__SEGMENT];
     size_t count;
+    states->tokens = 0;
+    states->left = 0;
     for (size_t i = begin; i < end; i += count) {
         count = gcomp__min(segment, end - i);
         part.codes = codes;
         /* a segment has whole blocks, or lies within one: both are powers of two */
         part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
         if (!view->form.code) part.codes = view->codes + i / 16 * view->form.code16;
-        else if (gcomp__read_segment(&view->form, count, &at, stop, codes) != GCOMP_OK)
+        else if (GCOMP__HAS_STATES && view->form.code == GCOMP__BY_STATES) {
+            if (gcomp__read_states(states, end - i, &at, stop, codes) != GCOMP_OK) return;
+        } else if (gcomp__read_segment(&view->form, count, &at, stop, codes) != GCOMP_OK)
             return; /* cannot happen after a check */
         /* part's element 0 is element i of the tensor */
         if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
@@ -10268,21 +10798,22 @@ static void gcomp__sink_levels(void *arg, size_t chunk)
 {
     const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    gcomp__state_reader states; /* here, since a frame has room for this or for a segment */
     if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
-        if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT);
+        if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT, &states);
         else gcomp__keep_levels(sink, NULL, begin, end - begin);
     }
     for (size_t w = 0; gcomp__wanted(&sink->y) && w < sink->count; w++)
         gcomp__spread(sink, sink->views + w, chunk,
                       sink->ending == GCOMP__STORE ? GCOMP__STORE
                       : sink->fresh && w == 0      ? GCOMP__FRESH
-                                                   : GCOMP__ADD);
+                                                   : GCOMP__ADD,
+                      &states);
 }
 
 static const gcomp__level_kernels GCOMP__F(coders) = {gcomp__code_levels, gcomp__read_segment,
                                                       gcomp__sink_levels};
-#endif
 #endif
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_CODES
 static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
@@ -10927,13 +11458,13 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
    examples/CODECS.md, tests/tools/codecs.h. tests/tools/test_lists.c names what is missing there,
    and tests/README.md which tests a method gets.
-   Numbers in payloads are never used twice: the next free one is 41.
+   Numbers in payloads are never used twice: the next free one is 42.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block encoder, block decoder, parameters, sums of floats
      block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
-                                twobit, threshold1, vote, integers, int, qsgd, terngrad, natural,
-                                smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
+                                twobit, threshold1, vote, integers, int, ecsq, qsgd, terngrad,
+                                natural, smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
      eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
      commons of sparse methods  selection, payload, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
@@ -11153,14 +11684,16 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
                  count = gcomp__min(GCOMP_CHUNK, job.n - begin);
     uint8_t *ends = job.codes,
             *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
-    size_t bytes = 0;
+    size_t bytes;
     job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
     gcomp__measured *const measured = job.measured + job.each * chunk;
     (gcomp__common(job.call->set)->encode)(&job, chunk);
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
-    if (measured->max_bits < 0x7f800000u)
-        bytes = (gcomp__coders(job.call->set)->code)(form, job.codes + begin / 16 * form->code16,
-                                                     count, place);
+    job.codes += begin / 16 * form->code16;
+    if (measured->max_bits >= 0x7f800000u) bytes = 0;
+    else if (GCOMP__HAS_STATES && form->code == GCOMP__BY_STATES)
+        bytes = gcomp__code_states(job.codes, count, place);
+    else bytes = (gcomp__coders(job.call->set)->code)(form, job.codes, count, place);
     if (begin + count == job.n) *job.last = bytes;
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
@@ -11255,6 +11788,10 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.staged = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
                  job.factor != 1.0f;
     job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
+    if (GCOMP__HAS_STATES && call->first) {
+        job.unit.a = call->first[0];
+        job.unit.b = call->first[1];
+    }
     if (job.form.stochastic) job.unit.words = gcomp__stream(in->key.own, GCOMP__PURPOSE_ROUND);
     if (GCOMP__HAS_TENSOR_SCALES && call->agreed && n) {
         /* terngrad's s, or twobit's threshold, which is a constant */
@@ -11434,32 +11971,46 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     return GCOMP_OK;
 }
 
-/* Checks coded levels: ends of chunks must not fall, and the segments of a chunk must end where
-   the table says, to the last bit. With `look` decoded values must be finite: a segment at a time
-   becomes packed codes, of which `part` is a view. */
-GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int look)
+/* Checks the segments of a chunk, from *at to `end`, to the last bit. With `look` decoded values
+   must be finite: a segment at a time becomes packed codes, of which `part` is a view. */
+GCOMP__NOINLINE gcomp_result gcomp__check_segments(const gcomp__view *view, size_t chunk,
+                                                   gcomp__state_reader *states, const uint8_t **at,
+                                                   const uint8_t *end, int look)
 {
-    const size_t chunks = gcomp__chunks(view->n), segment = gcomp__segment_of(&view->form);
-    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
-    uint64_t end = 0; /* of this chunk, counted from data */
-    size_t count;     /* elements of a segment */
+    const size_t segment = gcomp__segment_of(&view->form),
+                 stop = gcomp__min(view->n, (chunk + 1) * GCOMP_CHUNK);
+    size_t count; /* elements of a segment */
     uint8_t codes[GCOMP__SEGMENT];
     gcomp__view part = *view;
     part.codes = codes;
+    states->tokens = 0;
+    states->left = 0;
+    for (size_t i = chunk * GCOMP_CHUNK; i < stop; i += count) {
+        count = gcomp__min(segment, stop - i);
+        if (GCOMP__HAS_STATES && view->form.code == GCOMP__BY_STATES)
+            GCOMP__TRY(gcomp__read_states(states, stop - i, at, end, codes));
+        else
+            GCOMP__TRY((gcomp__coders(view->set)->read)(&view->form, count, at, end, codes));
+        part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
+        if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
+    }
+    return *at != end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
+}
+
+/* Checks coded levels: ends of chunks must not fall, and the segments of a chunk must end where
+   the table says. */
+GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int look)
+{
+    const size_t chunks = gcomp__chunks(view->n);
+    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
+    uint64_t end = 0; /* of this chunk, counted from data */
+    gcomp__state_reader states;
     for (size_t c = 0; c < chunks; c++) {
         const uint64_t stop = c + 1 < chunks ? gcomp__get64(view->codes + 8 * c)
                                              : (uint64_t)(view->body + view->bytes - data);
         if (stop < end || stop > (uint64_t)(view->body + view->bytes - data)) return GCOMP_CORRUPT;
         end = stop; /* the table is right so far: the chunk's segments are inside of the body */
-        for (size_t i = c * GCOMP_CHUNK; i < gcomp__min(view->n, (c + 1) * GCOMP_CHUNK);
-             i += count) {
-            count = gcomp__min(segment, view->n - i);
-            GCOMP__TRY((gcomp__coders(view->set)->read)(&view->form, count, &at,
-                                                        data + (size_t)end, codes));
-            part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
-            if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
-        }
-        if (at != data + (size_t)end) return GCOMP_TRAILING_BYTES;
+        GCOMP__TRY(gcomp__check_segments(view, c, &states, &at, data + (size_t)end, look));
     }
     return GCOMP_OK;
 }
@@ -12791,6 +13342,28 @@ GCOMP__KERNEL(levels16_decode, GCOMP__DECODE(gcomp__levels_deq, 16, 32, GCOMP__O
 static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KERNELS};
 #endif
 
+#if GCOMP__EACH(INT) || GCOMP__EACH(ECSQ) || GCOMP__EACH(LLOYD)
+/* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits
+   are used: rounding may lead one level beyond these, and so does an element on the other side than
+   int's m. */
+#define gcomp__nearest_quants GCOMP__F(nearest_quants)
+GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
+                                         size_t i, int bits)
+{
+    const int half = 1 << (bits - 1);
+    const gb b = gb_limit(gw_nearest(x), gw_nearest(y), 0, -half, half - 1);
+    (void)u;
+    (void)i;
+    if (bits == 8) gb_put8(code, b);
+    else if (bits == 4) gb_put4(code, gb_low(b, 4));
+    else if (bits == 3) gb_put3(code, gb_low(b, 3));
+    else gb_put2(code, gb_low(b, 2));
+}
+#if GCOMP__EACH(INT) || GCOMP__EACH(ECSQ)
+GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 3, 1))
+#endif
+#endif
+
 /* >>method int: integers of 8, 4, 3 or 2 bits, two's complement: -h <= q < h, h = 2^(bits-1).
 
      range=full     m is the p of the largest |p| of a block, of two the negative one.
@@ -12822,22 +13395,6 @@ static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KER
    distances, as in DeepSpeed and CGX. The 8 bits of Dettmers, ICLR 2016, are another type, the
    dynamic tree: floats with an exponent of any length. fp8 is nearer to it. */
 #if GCOMP__EACH(INT) || GCOMP__EACH(LLOYD)
-/* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits are used:
-   rounding may lead one level beyond these, and so does an element on the other side than m. */
-#define gcomp__nearest_quants GCOMP__F(nearest_quants)
-GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
-                                         size_t i, int bits)
-{
-    const int half = 1 << (bits - 1);
-    const gb b = gb_limit(gw_nearest(x), gw_nearest(y), 0, -half, half - 1);
-    (void)u;
-    (void)i;
-    if (bits == 8) gb_put8(code, b);
-    else if (bits == 4) gb_put4(code, gb_low(b, 4));
-    else if (bits == 3) gb_put3(code, gb_low(b, 3));
-    else gb_put2(code, gb_low(b, 2));
-}
-
 /* A tile of blocks with offsets; codes of 2 bits are lloyd's too. */
 #define gcomp__near_affine_tile GCOMP__F(near_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__near_affine_tile(gcomp__tile *t, int bits)
@@ -12947,7 +13504,6 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
 /* Codes of 8, 4, 3 and 2 bits to nearest; affine ones of 8, 4 and 2 bits to nearest and at random.
    TILES has the function, bits, bytes of 16 codes, elements of a block, what is measured, see
    gcomp__quantise_tile, and a factor of 1 / d. */
-GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 3, 1))
 GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 3, 1))
 GCOMP__KERNEL(nearest3_quantise, GCOMP__TILES(gcomp__nearest_quants, 3, 6, t->block, 3, 1))
 GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 4, 1))
@@ -13102,6 +13658,173 @@ static const gcomp__method gcomp__row_int = {
      GCOMP__ONE_OF("range", 0, 1, 1, "full|affine|"), GCOMP__CODE},
     GCOMP__KERNELS(int), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__int_form, NULL, gcomp__int_before_adam, NULL, NULL, gcomp__int_refuse}};
+#endif
+
+/* >>method ecsq: whole numbers with a step for a given number of bits: "entropy-coded scalar
+   quantisation".
+
+     q       p / d rounded to nearest, -127 .. 127
+     C(p)    d q - c sgn(q)
+     body    | d and c, 4 bytes each, for each 65536 elements | the q, see >>states |
+
+   Frequent q take few bits, rare ones many. So what a q costs depends on d alone, and d is large
+   enough for what the codes may take: `bits` for each element, all bytes counted. A sample of the
+   tensor tells how many of its elements would have each q, for any d; what these q cost is their
+   entropy. d is at least max |p| / 127 of its elements, so that none is cut off: what has few large
+   elements takes fewer bits.
+
+   Many elements that become q lie below d q: where numbers are rarer the larger they are. c is how
+   much below, on average; it takes a quarter of the error away at 1 bit, and nothing at 4.
+   Of normal numbers about 1.42 * 2^(-2 bits) of |p|^2 is lost: a twelfth of d^2 at that entropy.
+   Goblick, Holsinger, IEEE Trans. Information Theory 1967. */
+#if GCOMP__EACH(ECSQ)
+#define gcomp__ecsq_deq GCOMP__F(ecsq_deq)
+GCOMP__INLINE gv gcomp__ecsq_deq(const uint8_t *code, const gcomp__constants *u, int format)
+{
+    const gv q = gv_number(gw_get8(code));
+    (void)format;
+    return gv_sub(gv_mul(q, gv_splat(u->a)), gv_mul(gv_clamp(q, 1.0f), gv_splat(u->b)));
+}
+GCOMP__KERNEL(ecsq_decode, GCOMP__DECODE(gcomp__ecsq_deq, 0, 16, GCOMP__TWO_FLOATS))
+static const gcomp__block_kernels GCOMP__F(ecsq_kernels)[] = {
+    {GCOMP__F(nearest8_quantise), GCOMP__F(ecsq_decode)}};
+#endif
+
+#if GCOMP__ONCE(ECSQ)
+/* A sample: how many |p| lie in each quarter of an octave, or below. Only whole numbers decide, so
+   all instruction sets find the same step. */
+enum {
+    GCOMP__ECSQ_LINES = 512, /* of 16 elements, at most */
+    GCOMP__ECSQ_BINS = 1024, /* a bin for the upper 10 bits of |p| */
+    GCOMP__ECSQ_CUT = 21
+};
+typedef struct gcomp__ecsq_sample {
+    uint16_t below[GCOMP__ECSQ_BINS]; /* |p| in this bin, or in one before */
+    size_t count;
+    uint32_t most; /* the largest bits of |p| */
+} gcomp__ecsq_sample;
+
+GCOMP__RARE void gcomp__ecsq_look(const gcomp__call *call, const gcomp__source *in, size_t n,
+                             gcomp__ecsq_sample *s)
+{
+    const size_t lines = gcomp__min(gcomp__ceil_div(n, 16), GCOMP__ECSQ_LINES);
+    float p[16];
+    memset(s, 0, sizeof *s);
+    for (size_t i = 0; i < lines; i++) {
+        const size_t some = gcomp__sample_line(call, in, n, lines, i, p);
+        for (size_t j = 0; j < some; j++) {
+            const uint32_t bits = gcomp__bits(p[j]) & 0x7fffffffu;
+            if (bits >= 0x7f800000u) continue; /* the encoder will refuse this */
+            s->below[bits >> GCOMP__ECSQ_CUT]++;
+            s->most = gcomp__larger(s->most, bits);
+            s->count++;
+        }
+    }
+    for (size_t b = 1; b < GCOMP__ECSQ_BINS; b++)
+        s->below[b] = (uint16_t)(s->below[b] + s->below[b - 1]);
+}
+
+/* How many |p| of the sample lie below x, times 16: within a bin they lie evenly. */
+static uint32_t gcomp__ecsq_below(const gcomp__ecsq_sample *s, float x)
+{
+    const uint32_t bits = gcomp__bits(x), bin = bits >> GCOMP__ECSQ_CUT;
+    const uint32_t part = bits & ((1u << GCOMP__ECSQ_CUT) - 1);
+    const uint32_t low = bin ? s->below[bin - 1] : 0, in = s->below[bin] - low;
+    return 16 * low + (uint32_t)((uint64_t)(16 * in) * part >> GCOMP__ECSQ_CUT);
+}
+
+/* The bits of the sample's q for a step, times 2^20: a token of c of N elements takes log2(N / c)
+   bits, and raw ones. */
+static uint64_t gcomp__ecsq_bits(const gcomp__ecsq_sample *s, float step)
+{
+    const uint32_t all = (uint32_t)(16 * s->count), whole = gcomp__fine_log2(all);
+    uint32_t before = 0;
+    uint64_t bits = 0;
+    for (unsigned t = 0; t < GCOMP__TOKENS && before < all; t++) {
+        const float edge = (float)(gcomp__least_of(t + 1)) - 0.5f;
+        const uint32_t below = t + 1 < GCOMP__TOKENS ? gcomp__ecsq_below(s, edge * step) : all;
+        if (below > before)
+            bits += (uint64_t)(below - before) *
+                    (whole - gcomp__fine_log2(below - before) +
+                     ((gcomp__raw_bits(t) + (t > 0)) << 16));
+        before = gcomp__larger(before, below);
+    }
+    return bits;
+}
+
+/* first[0] <- the step at which n elements take `bits` bits each, first[1] <- c / d. */
+GCOMP__RARE void gcomp__ecsq_find(const gcomp__call *call, const gcomp__source *in, size_t n,
+                             double bits, float *first)
+{
+    gcomp__ecsq_sample s;
+    gcomp__ecsq_look(call, in, n, &s);
+    first[0] = first[1] = 0;
+    if (!s.most) return;
+    /* what is not the q's: the states, a table, d and c; and what the coder wastes */
+    double each = bits - 0.014 - 160 / (double)n;
+    if (each < bits / 4) each = bits / 4;
+    const uint64_t wanted = (uint64_t)(each * 1048576 * (double)s.count);
+    /* between most / 128 and 2 most the larger steps take fewer bits */
+    uint32_t low = s.most > 8u << 23 ? s.most - (7u << 23) : 1u << 23, high = s.most + (1u << 23);
+    if (high >= 247u << 23) high = 247u << 23; /* 127 steps are a float */
+    while (high > low && high - low > 1u << 12) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (gcomp__ecsq_bits(&s, gcomp__float(middle)) > wanted) low = middle;
+        else high = middle;
+    }
+    first[0] = gcomp__float(high);
+    /* c: by how much |p| / d lies below |q|, as if all of a bin lay in its middle */
+    double sum = 0, count = 0;
+    for (uint32_t b = 1; b <= s.most >> GCOMP__ECSQ_CUT; b++) {
+        const float middle = gcomp__float(b << GCOMP__ECSQ_CUT | 1u << (GCOMP__ECSQ_CUT - 1));
+        const double x = (double)middle / (double)first[0], some = s.below[b] - s.below[b - 1];
+        if (x >= 0.5) count += some;
+        if (x < 0.5 || x >= 2.5) continue; /* bins of larger ones are too wide */
+        sum += some * ((double)(int)(x + 0.5) - x);
+        GCOMP__PIN_SUM(sum);
+    }
+    if (sum > 0) first[1] = (float)(sum / count);
+}
+
+static gcomp_result gcomp__ecsq_encode(const gcomp__call *call, const gcomp_codec *codec,
+                                       const gcomp__source *in, size_t n, uint8_t *body,
+                                       size_t capacity, size_t *bytes)
+{
+    gcomp__call with = *call;
+    float first[2];
+    if (n) gcomp__ecsq_find(call, in, n, codec->param[0], first);
+    if (n) with.first = first;
+    return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
+}
+
+/* d and c of 65536 elements from what was found for the tensor, which u->a and u->b have. */
+static void gcomp__ecsq_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
+{
+    const double most = (double)gcomp__float(m->max_bits), levels = (double)form->levels;
+    const double least = most / levels, step = (double)u->a > least ? (double)u->a : least;
+    gcomp__step_of(u, step, most, levels);
+    u->b *= u->a;
+}
+
+static void gcomp__ecsq_form(const double *param, gcomp__form *form)
+{
+    (void)param;
+    form->code16 = 16;
+    form->scale_bytes = GCOMP__TWO_FLOATS;
+    form->scale_first = 1;
+    form->block = GCOMP_CHUNK;
+    form->levels = 127;
+    form->fit = gcomp__ecsq_fit;
+    form->code = GCOMP__BY_STATES;
+}
+
+static const gcomp__payload gcomp__ecsq_payload = {
+    gcomp__block_scratch, gcomp__block_bound, gcomp__ecsq_encode, gcomp__block_open,
+    gcomp__block_check, gcomp__block_decode};
+static const gcomp__method gcomp__row_ecsq = {
+    "ecsq", 42, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT,
+    {GCOMP__NUMBER("bits", 2, 0.5, 6, 0)},
+    GCOMP__KERNELS(ecsq), &gcomp__ecsq_payload, &gcomp__gathered, {gcomp__ecsq_form}};
 #endif
 
 /* >>method qsgd: |p| / norm is rounded at random to one of the levels 0 .. s, so that the mean over

@@ -891,7 +891,7 @@ static void test_two_bits_lose_at_most_what_a_block_is(void)
 /* A method whose rounding no formula checks would pass with any digest. */
 static void test_each_block_method_is_compared_with_its_formula(void)
 {
-    static const char elsewhere[] = " none fp16 bf16 sign vote eden "; /* their own tests, here and in test_vote.c, test_eden.c */
+    static const char elsewhere[] = " ecsq none fp16 bf16 sign vote eden "; /* their own tests, here and in test_ecsq.c, test_vote.c, test_eden.c */
     for (size_t m = 0; gcomp_method_name(m); m++) {
         const char *name = gcomp_method_name(m);
         char word[40];

@@ -24,7 +24,8 @@ ALTERNATIVES = (  # what decode.seen must hold after all vectors
      "indices by Golomb-Rice", "indices of 4 bytes", "indices packed", "indices in a bitmap",
      "piece of zeros", "piece that is small", "piece rotated once", "piece rotated twice",
      "all coefficients", "places in a bitmap", "places with low bits", "large coefficients",
-     "form packed", "form omega", "form gaps", "form tree of depth 0 with low bits"]
+     "form packed", "form omega", "form gaps", "form tree of depth 0 with low bits",
+     "states: packed", "states: a new table", "states: the table before", "states: raw bits"]
     + ["form tree of depth %d" % depth for depth in range(4)])
 
 program = sys.argv[1]

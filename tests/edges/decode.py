@@ -301,6 +301,78 @@ def levels_of(body, n, width, levels, c):
     return q
 
 
+# ---------------- LEVELS BY STATES
+def table_of(body, tokens):
+    """The states: token, sign, x and b of each."""
+    f = [0]
+    for _ in range(tokens - 1):
+        first = body.number(1)
+        f.append(first if first < 128 else (first - 128) << 8 | body.number(1))
+    if sum(f) > 512:
+        raise Refused("tokens have more states than there are")
+    f[0] = 1024 - 2 * sum(f)
+    owner, state = [None] * 1024, 0
+    for t, sign in [(0, 1)] + [(t, sign) for t in range(1, tokens) for sign in (1, -1)]:
+        for _ in range(f[t]):
+            owner[state], state = (t, sign), (state + 643) % 1024
+    numbers, states = {}, []
+    for t, sign in owner:
+        x = numbers.setdefault((t, sign), f[t])
+        numbers[t, sign] += 1
+        states.append((t, sign, x, 11 - x.bit_length()))
+    return states
+
+
+def segment_by_states(body, m, states):
+    """The q of a segment of m elements, and the table for the next one."""
+    first, head = body.at, body.number(1)
+    if head == 0:
+        q = [signed(code, 8) for code in codes(body, m, 8)]
+        if -128 in q:
+            raise Refused("a level above the number of levels")
+        seen.add("states: packed")
+        return q, states
+    if head > 37:
+        raise Refused("an unknown form of a segment")
+    if head > 1:
+        states = table_of(body, head - 1)
+    if states is None:
+        raise Refused("there is no table before")
+    seen.add("states: a new table" if head > 1 else "states: the table before")
+    stream = Bits(body.data[body.at:])
+    while not stream.take(1):
+        if stream.at > 7:
+            raise Refused("a stream does not begin within a byte")
+    s, q = [stream.take(10) for _ in range(4)], []
+    for i in range(m):
+        t, sign, x, b = states[s[i % 4]]
+        if t >= 32:
+            r = t // 2 - 12
+            t = (2 + t % 2 << r) + stream.take(r)
+            seen.add("states: raw bits")
+        q.append(sign * t)
+        s[i % 4] = (x << b) - 1024 + stream.take(b)
+    if any(s) or stream.at % 8:
+        raise Refused("a stream does not end with states 0 and a whole byte")
+    body.take(stream.at // 8)
+    if body.at - first > m + 1:
+        raise Refused("a segment is longer than packed codes are")
+    return q, states
+
+
+def levels_by_states(body, n):
+    ends, q = [body.number(8) for _ in range((n - 1) // 65536)], []
+    start = body.at
+    while len(q) < n:
+        if len(q) % 65536 == 0:
+            states = None
+        more, states = segment_by_states(body, min(8192, n - len(q)), states)
+        q += more
+        if len(q) % 65536 == 0 and len(q) < n and ends[len(q) // 65536 - 1] != body.at - start:
+            raise Refused("an offset is not where its segments end")
+    return q
+
+
 # ---------------- bodies of block methods: each takes the word, n, the body, and whether its values are those of a sparse method
 def scaled(n, block, scales, units):
     """The scale of the block of each element, times a number of its own."""
@@ -707,8 +779,17 @@ def dct(value_method, word, n, body):
     return y
 
 
+def ecsq(word, n, body, sparse):
+    word.end()
+    constants = [(body.scale(), body.float()) for _ in range(blocks(n, 65536))]
+    if not all(math.isfinite(c) for _, c in constants):
+        raise Refused("the constant of a block is not finite")
+    q = levels_by_states(body, n) if n else []
+    return [plus(times(constants[i // 65536][0], x), -times(constants[i // 65536][1], (x > 0) - (x < 0))) for i, x in enumerate(q)]
+
+
 METHODS = {1: none, 2: fp16, 3: bf16, 4: sign, 7: onebit, 9: vote, 10: twobit, 11: threshold1, 12: terngrad, 13: qsgd, 15: natural,
-           40: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 41: lloyd, 20: eden}
+           40: int_, 17: fp8, 18: mx, 35: nvfp4, 36: e3m0, 37: nf4, 41: lloyd, 42: ecsq, 20: eden}
 VALUE_METHODS = {1, 2, 3, 4, 7, 10, 11, 12, 13, 15, 17, 18, 35, 36, 37, 40, 41}
 SPARSE_METHODS = {5, 22, 23, 24, 27, 28, 29, 31}
 

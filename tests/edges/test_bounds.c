@@ -172,6 +172,7 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
         ROW("qsgd", GCOMP_BOUND_QSGD),
         ROW("natural", GCOMP_BOUND_NATURAL),
         ROW("int", GCOMP_BOUND_INT),
+        ROW("ecsq", GCOMP_BOUND_ECSQ),
         ROW("fp8", GCOMP_BOUND_FP8),
         ROW("mx", GCOMP_BOUND_MX),
         ROW("nvfp4", GCOMP_BOUND_NVFP4),
@@ -200,7 +201,7 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
 static const char *const limits[] = {
     "none", "fp16", "fp16:rounding=stochastic", "bf16", "sign:block=16", "sign:block=tensor,scale=rms", "onebit:block=16",
     "onebit:block=tensor", "twobit:threshold=1e-22", "twobit:threshold=auto,rate=1", "threshold1", "vote", "int:bits=2,block=16",
-    "int:bits=8,block=16,range=affine", "int:bits=4,block=tensor,code=elias", "int:bits=4,block=16,code=auto",
+    "int:bits=8,block=16,range=affine", "int:bits=4,block=tensor,code=elias", "int:bits=4,block=16,code=auto", "ecsq:bits=0.5", "ecsq:bits=6",
     "qsgd:levels=1,bucket=16", "qsgd:levels=32767,bucket=16", "qsgd:levels=32767,norm=l2,bucket=tensor",
     "qsgd:levels=1,bucket=65536,code=auto", "terngrad:clip=0", "terngrad:block=16,code=rice", "terngrad:share=1", "natural",
     "fp8:block=16", "fp8:block=tensor", "mx", "mx:format=int8", "nvfp4", "e3m0:block=16", "e3m0:block=tensor", "nf4:block=16",

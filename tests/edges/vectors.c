@@ -123,7 +123,10 @@ static void write_shapes(void)
         {"segments_low_bits", "qsgd:code=rice,levels=100", 300, 1, 1, 1},
         {"eden_zeros", "eden:bits=3,block=64", 150, 0, 1, 1},
         {"eden_small", "eden:bits=3,block=64", 150, 1e-33f, 1, 1},
-        {"blocktopk_last", "blocktopk:density=0.4,block=16+int", 151, 1, 1, 1}};
+        {"blocktopk_last", "blocktopk:density=0.4,block=16+int", 151, 1, 1, 1},
+        {"states_packed", "ecsq:bits=2", 5, 1, 1, 1},
+        {"states_raw_bits", "ecsq:bits=6", 1500, 1, 1, 1},
+        {"states_long", "ecsq:bits=1.5", 8256, 1, 1, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         make_input(shapes[s].n, shapes[s].size, shapes[s].share, s);
         for (size_t i = 0; i < shapes[s].n; i++) input[i] = i % shapes[s].every ? 0 : input[i];

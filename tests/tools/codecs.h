@@ -246,7 +246,12 @@ static const struct listed_codec {
     {0x3ca44d82cb979bffu, SMALL_FLOATS,  1, 0, 0, "nvfp4:rounding=stochastic"},
     {0x5a8e99fcb86b6a38u, SMALL_FLOATS,  1, 0, 0, "fp8:rounding=stochastic"},
     {0x854836cb4174f3f0u, SMALL_FLOATS,  0, 0, 0, "fp8:format=e5m2,block=16,rounding=stochastic"},
-    {0xc69f902970a31107u, SMALL_FLOATS,  0, 0, 0, "fp8:block=tensor,rounding=stochastic"}
+    {0xc69f902970a31107u, SMALL_FLOATS,  0, 0, 0, "fp8:block=tensor,rounding=stochastic"},
+    {0xc6d64d913ebaa8e9u, INTEGERS,      1, 1, 1, "ecsq"},
+    {0xb184230c37f82e0eu, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
+    {0x4df9e3e8a3b79da5u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
+    {0x47c6a4f4883ca526u, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
+    {0xdb0945e2a0298f26u, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
