@@ -589,6 +589,8 @@
      gcomp_step.samples and batch: the samples of this worker, and those of all workers of all
      machines (of equal batches: 1 and the number of all workers). gcomp_step_begin is refused: a
      step is gcomp_exchange.
+     Frames count as workers between machines do: 64 bytes from each in each bucket. Those of 4096
+     workers are 262 KB, a tenth of what eden sends of a ResNet-18; those of 512 machines 33 KB.
      What fails on one worker before the commit fails on all workers of its machine, and on all
      other machines, as it does without levels. The last sum cannot fail for the first worker, which
      has its mean. Another worker for which the last sum fails keeps its gradients and is a step

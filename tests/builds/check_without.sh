@@ -70,7 +70,7 @@ linked() { # limit, flags...: what the header adds to a program of the codec lay
     echo "# gcc -Os $*, linked: $bytes bytes more, at most $limit"
     [ "$bytes" -le "$limit" ] || { echo "too large"; exit 1; }
 }
-one 245000 -O2 $(only INT TOPK)
-one 143500 -O2 -DGCOMP_NO_OBJECT $(only INT TOPK)
+one 249000 -O2 $(only INT TOPK)
+one 143700 -O2 -DGCOMP_NO_OBJECT $(only INT TOPK)
 linked 33400 -DGCOMP_MAX_ISA=1 $(only SIGN)
 linked 26300 -DGCOMP_MAX_ISA=1 -DGCOMP_NO_OBJECT $(only SIGN)
