@@ -181,7 +181,7 @@ bench: build/bench ## measure speeds beside the bandwidth of memory; takes some 
 advise: build/advise ## find out over which links compressing a ResNet-18 pays on this machine; asks for the optimizer; prints expected and measured times
 	./build/advise
 
-scale: build/scale ## measure what a step costs one of 4 to 1,024 workers, all in this process; makes tables, build/scale.csv and build/scale.svg; takes half a minute
+scale: build/scale ## measure what a step costs one of 4 to 1,024 workers, all in this process; makes tables, build/scale.csv and build/scale.svg; takes a minute
 	./build/scale && gnuplot bench/scale.gnuplot
 
 bench-gemm: build/gemm ## measure powersgd's matrix products beside sgemm of OpenBLAS and BLIS
