@@ -25983,6 +25983,8 @@ static gcomp__work gcomp__work_in(const gcomp__slot *slot, const gcomp__work *wo
     part.n = portion.n;
     gcomp__source_from(&part.in, portion.begin);
     part.residual = gcomp__residual_at(work->residual, portion.begin);
+    if (part.residual.words) /* a small one is rounded with random numbers of the range */
+        part.in.residual.words = part.residual.words += w;
     if (part.y.floats) part.y.floats += portion.begin;
     if (part.y.halves) part.y.halves += 2 * portion.begin;
     return part;

@@ -240,6 +240,29 @@ static void test_residuals_are_rounded_whatever_makes_the_mean(void)
     }
 }
 
+/* Two ranges of others that hold the same are sent alike, and what is left of them is rounded with other random numbers. */
+static void test_each_range_is_rounded_with_numbers_of_its_own(void)
+{
+    static const size_t n[1] = {3 * 1024};
+    static const char *const codecs[1] = {"sign:block=128"};
+    static float e[3 * 1024];
+    gcomp_desc desc = desc_of("int8", GCOMP_AGGREGATE_TWO_SHOT);
+    size_t differ = 0;
+    group g;
+    group_open(&g, 3, &desc, codecs, n, 1);
+    for (size_t w = 0; w < 3; w++)
+        for (size_t i = 0; i < n[0]; i++) ((float *)g.grad[w][0])[i] = some_normal(i % 1024 + 5000 * w);
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK));
+    CHECK(gcomp_residual_get(g.gc[0], 0, e) == GCOMP_OK);
+    for (size_t i = 0; i < 1024; i++) {
+        differ += e[1024 + i] != e[2048 + i];
+        CHECK(fabsf(e[1024 + i] - e[2048 + i]) < 0.1f); /* a step of the bytes, and not more */
+    }
+    CHECK(differ > 300 && differ < 800);
+    group_close(&g);
+}
+
 /* Casts that the transport sums as halves. */
 static void test_residuals_of_summed_casts_are_rounded(void)
 {
@@ -590,6 +613,7 @@ int main(void)
 {
     RUN(test_steps_are_those_of_floats_and_residuals_are_rounded);
     RUN(test_residuals_are_rounded_whatever_makes_the_mean);
+    RUN(test_each_range_is_rounded_with_numbers_of_its_own);
     RUN(test_residuals_of_summed_casts_are_rounded);
     RUN(test_residuals_stay_when_codecs_change);
     RUN(test_what_rounding_changes_is_bounded);
