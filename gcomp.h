@@ -9973,7 +9973,9 @@ GCOMP__RARE gcomp_result gcomp__read_states(gcomp__state_reader *r, size_t left,
         if ((size_t)(end - *at) < n) return GCOMP_TRUNCATED;
         memcpy(codes, *at, n);
         *at += n;
-        return memchr(codes, 0x80, n) ? GCOMP_CORRUPT : GCOMP_OK; /* -128 is no level */
+        int bad = 0;
+        for (size_t i = 0; i < n; i++) bad |= codes[i] == 0x80; /* -128 is no level */
+        return bad ? GCOMP_CORRUPT : GCOMP_OK;
     }
     gcomp__get_part(r, *at, end, codes, n);
     if (r->at > 8 * (size_t)(end - *at)) return GCOMP_TRUNCATED;
