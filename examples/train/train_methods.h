@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRAIN_POINTS 64
+#define TRAIN_POINTS 80
 #define TRAIN_DRAWS 8 /* of a random codec, to see whether their mean is the gradient */
 
 typedef struct train_point {
