@@ -3920,7 +3920,7 @@ typedef struct gcomp__call {
     size_t scratch_bytes;
     gcomp_parallel parallel;  /* the user's threads; run NULL: none */
     const float *agreed;      /* NULL, or the tensor's scale, which all workers have agreed on */
-    const float *first;       /* NULL, or what `fit` finds in u->a and u->b, see ecsq */
+    const float *first;       /* NULL, or what `fit` finds in u->a and u->b */
     float factor;             /* of block methods: what is coded is p * factor; 0: p */
     struct gcomp__work *work; /* NULL, or the tensor in a step */
 } gcomp__call;
@@ -11462,13 +11462,14 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    What tells of a method: METHODS and WIRE FORMAT in the manual, GCOMP_BOUND_..., the list below,
    examples/CODECS.md, tests/tools/codecs.h. tests/tools/test_lists.c names what is missing there,
    and tests/README.md which tests a method gets.
-   Numbers in payloads are never used twice: the next free one is 42.
+   Numbers in payloads are never used twice: the next free one is 43.
 
    The chapters, in this order; ">>method NAME" finds a method:
      commons of block methods   block encoder, block decoder, parameters, sums of floats
      block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
                                 twobit, threshold1, vote, integers, int, ecsq, qsgd, terngrad,
-                                natural, smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4
+                                natural, smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4,
+                                lloyd
      eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
      commons of sparse methods  selection, payload, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
@@ -12346,13 +12347,6 @@ GCOMP__INLINE const char *gcomp__three_before_adam(const gcomp_codec *codec)
     (void)codec;
     return "levels of -1, 0 and 1 are coarse for Adam's second moment: 4 to 5 % more loss; use "
            "int:bits=4, or eden:bits=2";
-}
-
-GCOMP__INLINE const char *gcomp__four_before_adam(const gcomp_codec *codec)
-{
-    (void)codec;
-    return "four levels are coarse for Adam's second moment: 2 % more loss; use int:bits=4, or "
-           "eden:bits=2";
 }
 
 GCOMP__INLINE const char *gcomp__few_before_adam(const gcomp_codec *codec)
@@ -13347,9 +13341,8 @@ static const gcomp__block_kernels GCOMP__F(levels_kernels)[] = {GCOMP__LEVEL_KER
 #endif
 
 #if GCOMP__EACH(INT) || GCOMP__EACH(ECSQ) || GCOMP__EACH(LLOYD)
-/* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits
-   are used: rounding may lead one level beyond these, and so does an element on the other side than
-   int's m. */
+/* 32 elements, 16 of p / d, or (p - c) / d, in x and in y. All codes of their bits are used:
+   rounding may lead one level beyond these, and so does an element on the other side than m. */
 #define gcomp__nearest_quants GCOMP__F(nearest_quants)
 GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                          size_t i, int bits)
@@ -13652,7 +13645,8 @@ static const char *gcomp__int_before_adam(const gcomp_codec *codec)
 {
     if (codec->param[0] != 2) return NULL; /* not 2 bits */
     if (codec->param[2] != 0 || codec->param[4] != 0) return gcomp__three_before_adam(codec);
-    return gcomp__four_before_adam(codec);
+    return "four levels are coarse for Adam's second moment: 2 % more loss; use int:bits=4, or "
+           "eden:bits=2";
 }
 
 static const gcomp__method gcomp__row_int = {
@@ -14828,7 +14822,7 @@ static const gcomp__method gcomp__row_lloyd = {
     "lloyd", 41, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {{NULL}},
     GCOMP__KERNELS(lloyd), &gcomp__block_payload, &gcomp__gathered,
-    {gcomp__lloyd_form, NULL, gcomp__four_before_adam}};
+    {gcomp__lloyd_form}};
 #endif
 
 /* >>hadamard: rotations that make the coordinates of a vector nearly normal, for eden.
@@ -24167,7 +24161,8 @@ static void gcomp__place_all(gcomp *gc)
     } while (end);
 }
 
-/* Both plans, where tensors were added since they were made. */
+/* Both plans, where tensors were added since they were made; also for functions that only ask, and
+   take a const gcomp *: nothing else of the object changes. */
 static void gcomp__know_places(const gcomp *gc)
 {
     gcomp *const own = (gcomp *)(uintptr_t)gc;
@@ -25781,8 +25776,10 @@ static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec
         return GCOMP_CHECKSUM_MISMATCH;
     if (view.flags & GCOMP__REFUSED)
         return bytes ? GCOMP_TRAILING_BYTES : view.a ? GCOMP_RESERVED_BITS : GCOMP_NOT_FINITE;
-    if (!r->floats || followed || view.method != gcomp__as_floats())
-        GCOMP__TRY(gcomp__match(codec, 0, p));
+    if (r->floats && !followed && bytes == 4 * n) { /* as gcomp__next_body will read it */
+        const gcomp_codec none = gcomp__none_codec();
+        GCOMP__TRY(gcomp__match(&none, 0, p));
+    } else GCOMP__TRY(gcomp__match(codec, 0, p));
     if (!(view.flags & GCOMP__SEVERAL) != !followed) return GCOMP_RESERVED_BITS;
     return !(view.flags & GCOMP__SEALED) == !!gc->desc.no_checksum ? GCOMP_OK
                                                                    : GCOMP_CHECKSUM_MISMATCH;
@@ -25823,7 +25820,7 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
 /* ------------------------------------------------------------------------------------------------
    >>shards - the mean made by ranges of elements: owners add shards, and send their sums to all
 
-   Worker w owns range w of each tensor: it alone adds what all workers have there.
+   Worker w owns range w of each bundle: it alone adds what all workers have there. Of one tensor:
 
      elements      0          range 0          range 1          range 2          n
      worker 0      [ shard, stays ] [ shard to 1   ] [ shard to 2   ]     alltoallv
@@ -26054,12 +26051,13 @@ static void gcomp__add_shards(gcomp *gc)
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const int takes_part = slot->now.grad && slot->at.own_bytes;
         const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
+        if (!n) continue;
         const int two_shot = slot->at.two_shot, followed = gcomp__is_followed(gc, slot, gc->me);
         const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
         gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
-        for (size_t w = 0; w < gc->world && n; w++) {
+        for (size_t w = 0; w < gc->world; w++) {
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
             gc->mem.shared[w].like = sink.count ? gc->mem.views : NULL;
@@ -26073,7 +26071,6 @@ static void gcomp__add_shards(gcomp *gc)
             }
             sink.count++;
         }
-        if (!n) continue;
         sink.weight = 1.0f / (float)gc->desc.comm.world;
         sink.views = gc->mem.views;
         sink.fresh = !slot->at.adds_own; /* else the own part is in mem.acc already */
@@ -26099,7 +26096,7 @@ static void gcomp__add_shards(gcomp *gc)
    A float holds whole numbers up to 2^24, in any order of additions; larger counts travel in two
    floats. A count that arrives wrong at one owner changes how many sums that one sends, and nothing
    else: means stay equal.
-   The sums of one owner, in mem.packed and on the wire: one payload for each tensor, back to
+   The sums of one owner, in mem.packed and on the wire: one payload for each bundle, back to
    back. */
 
 /* Where sums stop being sent. All that are not 0: least and above are 1. */
@@ -26249,10 +26246,10 @@ static void gcomp__pack_sums(gcomp *gc)
          slot < gc->tensors + b->end && gc->late_error == GCOMP_OK; slot++) {
         const int takes_part = slot->now.grad && slot->at.own_bytes;
         const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
+        if (!n || slot->at.scattered) continue;
         const int followed = gcomp__is_followed(gc, slot, gc->me);
         size_t length = 0;
         gcomp_result result;
-        if (!n || slot->at.scattered) continue;
         if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
             gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
