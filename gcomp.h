@@ -28111,7 +28111,8 @@ GCOMP__NOINLINE gcomp_result gcomp__advance(gcomp *gc, gcomp_request *request)
         }
         if (gc->current + 1 == gc->plan.buckets) break;
         /* the next bucket receives where this one's payloads are */
-        if (gc->mem.means && gc->late_error == GCOMP_OK) gcomp__make_means(gc);
+        if (gc->bucket->gathers && gc->mem.means && gc->late_error == GCOMP_OK)
+            gcomp__make_means(gc);
     }
     request->kind = GCOMP_DONE;
     return gc->late_error == GCOMP_OK ? GCOMP_OK : gcomp__end_step(gc, gc->late_error);

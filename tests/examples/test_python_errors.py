@@ -3,11 +3,11 @@
 
     tests/examples/test_python_errors.py [--random SEED CALLS]     the second form: only random calls, in this process
 
-TEST_LONG in the environment asks for 60000 random calls instead of 20000.
+TEST_LONG in the environment asks for 40000 random calls instead of 20000.
 """
 from python_tests import *  # noqa: F401, F403
 
-RANDOM_CALLS = 60000 if os.environ.get("TEST_LONG") else 20000
+RANDOM_CALLS = 40000 if os.environ.get("TEST_LONG") else 20000
 
 
 # ---------------- errors of steps
