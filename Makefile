@@ -150,7 +150,7 @@ readme: build/train build/transformer ## measure the table of the README's first
 picture: demo ## run the demo, and copy its picture to examples/demo.svg, which the README shows
 	cp build/demo.svg examples/demo.svg
 
-methods: build/train ## measure bits and error of every codec on a real gradient; makes a table and build/methods.svg
+methods: build/train ## measure bits and error of every codec on a real gradient, find the frontier; makes a table and build/methods.svg
 	OPENBLAS_NUM_THREADS=1 ./build/train --errors
 
 demo-mpi: build/train_mpi ## run the demo under mpirun, one worker a rank

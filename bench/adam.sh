@@ -45,22 +45,25 @@ if [ -n "$quick" ]; then
     model="$model --steps 500"
 fi
 
+recipes=$(echo "$recipes" | tr , ';') # commas separate columns of files
+without_quotes() { sed 's/^"[^"]*"/codec/' "$@"; } # of a codec with commas, in files of the trainer
+
 # ---------------- one training: --run DIR TOTAL RECIPE RATE SEED ARGUMENT...
 if [ "${1:-}" = --run ]; then
     dir=$2 total=$3 recipe=$4 rate=$5 seed=$6
     shift 6
-    name=$(echo "$recipe-$rate-$seed" | tr '/|:=,' '_____')
+    name=$(echo "$recipe-$rate-$seed" | tr '/|:=;' '_____')
     out=$dir/adam/$name
     mkdir -p "$out"
     if [ "$(cat "$out/arguments" 2>/dev/null)" != "$*" ] || [ build/transformer -nt "$out/runs.csv" ]; then
         rm -f "$out/arguments"
-        OPENBLAS_NUM_THREADS=1 build/transformer --bare --method "$recipe" --rate "$rate" --seed "$seed" --out "$out" "$@" \
+        OPENBLAS_NUM_THREADS=1 build/transformer --bare --method "$(echo "$recipe" | tr ';' ,)" --rate "$rate" --seed "$seed" --out "$out" "$@" \
             >"$out/log" 2>&1 || { echo "FAILED $recipe $rate $seed:"; cat "$out/log"; exit 255; }
         echo "$*" >"$out/arguments"
     fi
     # recipe,rate,seed,loss,sent a step,sent a step in the last tenth,received a step,computation ms,codec ms
-    { tail -n 1 "$out/demo.csv" && awk -F , 'FNR > 1' "$out/demo.csv" | tail -n "$(($(wc -l <"$out/demo.csv") / 10))" | head -n 1
-      tail -n 1 "$out/runs.csv"; } | awk -F , -v what="$recipe,$rate,$seed" '
+    { without_quotes "$out/demo.csv" | tail -n 1 && without_quotes "$out/demo.csv" | awk -F , 'FNR > 1' | tail -n "$(($(wc -l <"$out/demo.csv") / 10))" | head -n 1
+      without_quotes "$out/runs.csv" | tail -n 1; } | awk -F , -v what="$recipe,$rate,$seed" '
         NR == 1 { last = $2; sent = $4 } NR == 2 { tenth = (sent - $4) / (last - $2) }
         NR == 3 { printf "%s,%s,%.0f,%.0f,%.0f,%s,%s\n", what, $12, $4, tenth, $5, $9, $10 }' >"$out/line"
     done=$(ls "$dir"/adam/*/line | wc -l)
@@ -119,10 +122,12 @@ awk -F , -v recipes="$recipes" -v quick="$quick" -v best="$dir/adam/best" '
         printf "%-20s %6s %8s %8s %8s %8s %8s %9s %8s\n", "recipe", "rate", "the run", "its end", "", "AdamW", "ms/step", "100 Mbit", "1 Gbit"
         for (i = 1; i <= n; i++) {
             at = of[r[i]]
+            name = r[i]
+            gsub(";", ",", name)
             if (at == "") {
                 barred = r[i] in most
                 missed += barred
-                printf "%-20s diverged at each rate%s\n", r[i], barred ? "  MISSED" : ""
+                printf "%-20s diverged at each rate%s\n", name, barred ? "  MISSED" : ""
                 continue
             }
             c = count[at]; split(at, f, ",")
@@ -130,7 +135,7 @@ awk -F , -v recipes="$recipes" -v quick="$quick" -v best="$dir/adam/best" '
             x = plain == "" ? 1 : sent[plain] / count[plain] / (sent[at] / c)
             y = plain == "" ? 1 : tail[plain] / count[plain] / (tail[at] / c)
             ms = compute + codec[at] / c; g = got[at] / c
-            printf "%-20s %6s %8.1f %8.1f %8.4f %+7.2f%% %8.2f %9.2f %8.2f", r[i], f[2], x, y, l, above, codec[at] / c,
+            printf "%-20s %6s %8.1f %8.1f %8.4f %+7.2f%% %8.2f %9.2f %8.2f", name, f[2], x, y, l, above, codec[at] / c,
                 ms + g * 8 / 1e5, ms + g * 8 / 1e6
             if (r[i] in most && !quick) {
                 ok = above <= most[r[i]] && x >= ratio[r[i]] && y >= end[r[i]]
@@ -148,12 +153,13 @@ awk -F , -v recipes="$recipes" -v quick="$quick" -v best="$dir/adam/best" '
 # ---------------- the picture: means over the seeds, exponential means of 50 steps
 echo "recipe,step,loss,bytes" >"$dir/adam-curves.csv"
 while IFS=, read -r recipe rate; do
-    name=$(echo "$recipe-$rate" | tr '/|:=,' '_____')
+    name=$(echo "$recipe-$rate" | tr '/|:=;' '_____')
     # shellcheck disable=SC2046
-    awk -F , -v recipe="$recipe" 'FNR == 1 { files++; next } { loss[$2] += $3; sent[$2] += $4; if ($2 > last) last = $2 }
+    without_quotes $(for seed in $seeds; do echo "$dir/adam/$name-$seed/demo.csv"; done) |
+        awk -F , -v recipe="$recipe" '$2 == "step" { files++; next } { loss[$2] += $3; sent[$2] += $4; if ($2 > last) last = $2 }
         END { for (s = 1; s <= last; s++) { l = loss[s] / files; e = s == 1 ? l : e + (l - e) * 0.02
                   if (s % (int(last / 100) + 1) == 0 || s == last) printf "%s,%d,%.5g,%.0f\n", recipe, s, e, sent[s] / files } }' \
-        $(for seed in $seeds; do echo "$dir/adam/$name-$seed/demo.csv"; done) >>"$dir/adam-curves.csv"
+        >>"$dir/adam-curves.csv"
 done <"$dir/adam/best"
 command -v gnuplot >/dev/null || { echo "no gnuplot: no picture (apt-get install gnuplot-nox)"; exit $status; }
 cat >"$dir/adam.gnuplot" <<GNUPLOT

@@ -22,6 +22,7 @@ typedef struct train_point {
     int unbiased; /* 1: the mean of many draws is p */
     double bits;  /* of an element, without the header of 32 bytes */
     double error; /* |p - C(p)| / |p| */
+    int best;     /* 1: on the frontier, no codec sends fewer bits for a smaller error */
 } train_point;
 
 typedef struct train_points {
@@ -158,15 +159,44 @@ static inline int train_measure_all(train_points *all, const float *gradient)
     return error;
 }
 
-static inline void train_methods_table(const train_points *all)
+static inline int train_by_bits(const void *a, const void *b)
 {
-    printf("\n%-32s %8s %12s   %s\n", "codec", "bits", "|p-C|/|p|", "unbiased");
+    const train_point *const *x = (const train_point *const *)a, *const *y = (const train_point *const *)b;
+    if ((*x)->bits != (*y)->bits) return (*x)->bits < (*y)->bits ? -1 : 1;
+    return ((*x)->error > (*y)->error) - ((*x)->error < (*y)->error);
+}
+
+/* Finds the frontier: with more and more bits, the codecs of which each has a smaller error than all
+   before. Returns how many they are; at[] are these, and then the others. */
+static inline size_t train_frontier(train_points *all, const train_point **at)
+{
+    size_t best = 0;
+    for (size_t i = 0; i < all->count; i++) at[i] = &all->at[i];
+    qsort(at, all->count, sizeof *at, train_by_bits);
+    for (size_t i = 0; i < all->count; i++) {
+        const train_point *p = at[i];
+        all->at[p - all->at].best = best == 0 || p->error < at[best - 1]->error;
+        if (!p->best) continue;
+        at[i] = at[best];
+        at[best++] = p;
+    }
+    return best;
+}
+
+static inline void train_methods_table(train_points *all)
+{
+    const train_point *at[TRAIN_POINTS];
+    const size_t best = train_frontier(all, at);
+    printf("\n%-32s %8s %12s   %-8s  %s\n", "codec", "bits", "|p-C|/|p|", "unbiased", "frontier");
     for (size_t i = 0; i < all->count; i++)
-        printf("%-32s %8.3f %12.3g   %s\n", all->at[i].codec, all->at[i].bits, all->at[i].error,
-               all->at[i].unbiased ? "yes" : "-");
+        printf("%-32s %8.3f %12.3g   %-8s  %s\n", all->at[i].codec, all->at[i].bits, all->at[i].error,
+               all->at[i].unbiased ? "yes" : "-", all->at[i].best ? "yes" : "-");
     printf("\n"
-           "bits of an element without the header of 32 bytes; unbiased: measured, of "
-           "%d draws\n\n",
+           "bits of an element without the header of 32 bytes; unbiased: measured, of %d draws; frontier: no other\n"
+           "codec has a smaller error for as many bits, or fewer, on this gradient\n\n"
+           "the frontier, from few bits to many:",
            TRAIN_DRAWS);
+    for (size_t i = 0; i < best; i++) printf("%s %s", i % 6 ? "," : i ? ",\n   " : "\n   ", at[i]->codec);
+    printf("\n\n");
 }
 #endif /* TRAIN_METHODS_H */

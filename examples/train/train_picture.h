@@ -74,7 +74,7 @@ static inline double train_curve(const train_picture *t, double x)
 static inline double train_badness(train_picture *t, size_t i, double x, double y, int right, const char *placed,
                                    double most)
 {
-    static const double key[4] = {0, 0, 490, 205}, arrow[4] = {160, 225, 330, 335};
+    static const double key[4] = {0, 0, 490, 230}, arrow[4] = {160, 225, 330, 335};
     double width = 6.8 * (double)strlen(t->label[i]), bad = hypot(x - t->x[i], y - t->y[i]), *b = t->box[i];
     b[0] = right ? x - width - 3 : x - 3;
     b[1] = y - 9;
@@ -191,13 +191,15 @@ static inline void train_write_labels(const train_picture *t, FILE *file)
 
 /* Writes methods.gnuplot, which holds all it needs, and draws methods.svg. Returns 0, or 1 after
    saying what is wrong. */
-static inline int train_picture_draw(const train_points *points, const char *what, size_t step,
+static inline int train_picture_draw(train_points *points, const char *what, size_t step,
                                      const char *out)
 {
     char path[512];
     FILE *file = train_create(out, "methods.gnuplot", path, sizeof path);
     size_t families = sizeof train_families / sizeof *train_families;
     static train_picture t; /* large */
+    const train_point *at[TRAIN_POINTS];
+    const size_t best = train_frontier(points, at);
     if (!file) return 1;
     train_place(&t, points);
     fprintf(file,
@@ -208,6 +210,9 @@ static inline int train_picture_draw(const train_points *points, const char *wha
         fprintf(file, "%.5g %.5g %d %d\n", points->at[i].bits,
                 points->at[i].error > TRAIN_TOP ? TRAIN_TOP : points->at[i].error,
                 points->at[i].family, points->at[i].unbiased);
+    fprintf(file, "END\n$frontier << END\n");
+    for (size_t i = 0; i < best; i++)
+        fprintf(file, "%.5g %.5g\n", at[i]->bits, at[i]->error > TRAIN_TOP ? TRAIN_TOP : at[i]->error);
     fprintf(file, "END\nset lmargin at screen %.5f\nset rmargin at screen %.5f\n",
             TRAIN_LEFT / 1200, (TRAIN_LEFT + TRAIN_WIDTH) / 1200);
     fprintf(file, "set bmargin at screen %.5f\nset tmargin at screen %.5f\n", 65 / 800.0,
@@ -243,7 +248,9 @@ static inline int train_picture_draw(const train_points *points, const char *wha
             "column(2) : NaN\n");
     fprintf(file,
             "plot 2**-x with lines lc rgb '#aaaaaa' dt 2 title '2^-bits: the least for "
-            "independent normal numbers', \\\n");
+            "independent normal numbers', \\\n"
+            "    $frontier using 1:2 with lines lc rgb '#444444' lw 1.5 title 'frontier: the least "
+            "error for these bits', \\\n");
     for (size_t f = 0; f < families; f++) {
         const char *color = train_families[f][1];
         fprintf(file,
