@@ -23,8 +23,8 @@
    would send everything through one link. A ring takes W - 1 hops, and the news of a death goes
    from neighbour to neighbour.)
 
-   A collective has three parts. In the meeting all workers tell all what they bring. Then the data
-   moves. In the parting rank 0 hears from every worker that it has everything, and then tells all.
+   A collective has three parts. In the meeting all workers tell all what they bring; data of at most
+   GCOMP_SOCKETS_BRIEF bytes goes with it. Then the rest of the data moves. In the parting rank 0 hears from every worker that it has everything, and then tells all.
    Therefore a collective fails on all workers or on none:
 
      - sizes or kinds differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
@@ -176,8 +176,14 @@
 #define GCOMP_SOCKETS_AT_ONCE ((size_t)32 << 10)
 #endif
 
+/* Data of at most so many bytes travel with the meeting of a collective, from each worker to each
+   other one. The same on all workers, and at most GCOMP_SOCKETS_PIECE. */
+#ifndef GCOMP_SOCKETS_BRIEF
+#define GCOMP_SOCKETS_BRIEF ((size_t)4096)
+#endif
+
 /* How often a worker that waits looks for bytes before it sleeps. A look takes a microsecond or
-   two. */
+   two, and more than 8 workers look less often. */
 #ifndef GCOMP_SOCKETS_LOOKS
 #define GCOMP_SOCKETS_LOOKS 1000
 #endif
@@ -652,7 +658,8 @@ typedef enum gcomp_sockets_kind {
     GCOMP_SOCKETS_BROADCAST
 } gcomp_sockets_kind;
 
-/* What one worker brings to a collective; the same bytes on all. */
+/* What one worker brings to a collective: the same bytes on all, but for `own`. If own is at most
+   GCOMP_SOCKETS_BRIEF, so many bytes of data follow at once. */
 typedef struct gcomp_sockets_part {
     uint32_t magic;
     uint32_t kind;
@@ -660,6 +667,7 @@ typedef struct gcomp_sockets_part {
     uint32_t turn; /* counts collectives */
     uint64_t size; /* elements of a sum, else bytes of a block */
     uint64_t list; /* digest of the sizes of an allgatherv */
+    uint64_t own;  /* bytes of data for the worker that gets this, in the collective's first move */
 } gcomp_sockets_part;
 
 /* Whether a call that waits shall end: 0 lets the call go on. */
@@ -793,6 +801,8 @@ typedef struct gcomp_sockets {
     int descriptors;            /* world; while the workers meet, also the listener and guests */
     struct pollfd *polls;       /* [world] */
     gcomp_sockets_flow *flows;  /* [world] */
+    gcomp_sockets_flow *later;  /* [world] those that wait while the workers meet */
+    unsigned char *brief;       /* [world][sizeof(gcomp_sockets_part) + GCOMP_SOCKETS_BRIEF] */
     gcomp_sockets_part *parts;  /* [world] */
     unsigned char *buffer;      /* [world][GCOMP_SOCKETS_PIECE] */
     gcomp_sockets_inbox *inboxes; /* [world] */
@@ -1037,6 +1047,8 @@ static inline void gcomp_sockets_close(gcomp_sockets *s)
     free(s->peers);
     free(s->polls);
     free(s->flows);
+    free(s->later);
+    free(s->brief);
     free(s->parts);
     free(s->buffer);
     free(s);
@@ -1073,8 +1085,10 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
    looks some times before it sleeps, and lets others compute in between. */
 static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 {
+    /* a look at many connections takes longer, and where many workers look none computes */
+    const int looks = s->world > 8 ? GCOMP_SOCKETS_LOOKS * 8 / s->world : GCOMP_SOCKETS_LOOKS;
     int ready = 0;
-    for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0 && gcomp_sockets_hurries(s); k++) {
+    for (int k = 0; k < looks && ready == 0 && gcomp_sockets_hurries(s); k++) {
         ready = gcomp_sockets_poll_once(s->polls, (size_t)s->world, 0);
         if (ready == 0) gcomp_sockets_yield();
     }
@@ -1086,6 +1100,8 @@ static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
 {
     double then = gcomp_sockets_now() + s->silence;
+    int first = 1; /* send before the first look: mostly a connection takes all. Receive only after
+                      one: a read at the end of a stream drops the last word that stands there */
     while (!s->failed) {
         int busy = 0, late = 0, ready; /* late: the worker that is waited for */
         for (int w = 0; w < s->world; w++) {
@@ -1094,20 +1110,26 @@ static inline int gcomp_sockets_move_some(gcomp_sockets *s, int to, int from)
             const int events = (out ? GCOMP_SOCKETS_OUT : 0) | (in ? GCOMP_SOCKETS_IN : 0);
             gcomp_sockets_poll_for(&s->polls[w], events ? s->peers[w] : -1,
                                    events | GCOMP_SOCKETS_URGENT);
+            if (first && out) s->polls[w].revents = GCOMP_SOCKETS_OUT;
             busy |= events;
             if (events) late = w;
         }
         if (!busy) return 0;
-        ready = gcomp_sockets_look(s, then);
+        ready = first ? 1 : gcomp_sockets_look(s, then);
         for (int w = 0; ready > 0 && w < s->world; w++) {
             gcomp_sockets_flow *flow = &s->flows[w];
             long moved = 0;
             if (s->polls[w].revents & GCOMP_SOCKETS_URGENT) gcomp_sockets_hear_last(s, w);
             if (s->polls[w].revents)
-                moved = gcomp_sockets_some(s->peers[w], flow, s->polls[w].events);
-            if (moved < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
+                moved = gcomp_sockets_some(s->peers[w], flow,
+                                           first ? GCOMP_SOCKETS_OUT : s->polls[w].events);
+            if (moved < 0) {
+                gcomp_sockets_hear_last(s, w);
+                gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
+            }
             if (moved > 0) then = gcomp_sockets_now() + s->silence;
         }
+        first = 0;
         if (gcomp_sockets_now() >= then) gcomp_sockets_lose(s, late, GCOMP_SOCKETS_SILENT);
     }
     return GCOMP_SOCKETS_FAILED;
@@ -1131,6 +1153,15 @@ static inline int gcomp_sockets_move(gcomp_sockets *s)
     return error;
 }
 
+/* Begins a collective: waits for what was started before, and for nothing to move. */
+static inline gcomp_sockets *gcomp_sockets_enter(void *user)
+{
+    gcomp_sockets *s = (gcomp_sockets *)user;
+    gcomp_sockets_settle(s, 0);
+    memset(s->flows, 0, (size_t)s->world * sizeof *s->flows);
+    return s;
+}
+
 /* Gives worker w a flow, for all w but this one: `out` bytes from send + w * send_step, and `in`
    bytes to recv + w * recv_step. */
 static inline void gcomp_sockets_flow_all(gcomp_sockets *s, const void *send, size_t send_step,
@@ -1145,14 +1176,50 @@ static inline void gcomp_sockets_flow_all(gcomp_sockets *s, const void *send, si
     }
 }
 
+/* Do so many bytes travel with the meeting? */
+static inline size_t gcomp_sockets_brief(uint64_t bytes)
+{
+    return bytes <= GCOMP_SOCKETS_BRIEF && bytes <= GCOMP_SOCKETS_PIECE ? (size_t)bytes : 0;
+}
+
+/* Sends each worker what this one brings, and the data that follow it at once; receives the same of
+   all. The data of worker w come to the buffer, as the verdict is not known yet. */
+static inline int gcomp_sockets_tell(gcomp_sockets *s, const gcomp_sockets_part *mine)
+{
+    for (int w = 0; w < s->world; w++) {
+        gcomp_sockets_flow *flow = &s->flows[w];
+        unsigned char *out = s->brief + (size_t)w * (sizeof *mine + GCOMP_SOCKETS_BRIEF);
+        gcomp_sockets_part part = *mine;
+        const size_t brief = gcomp_sockets_brief(flow->out_left);
+        s->later[w] = *flow;
+        part.own = flow->out_left;
+        memcpy(out, &part, sizeof part);
+        if (brief) memcpy(out + sizeof part, flow->out, brief);
+        s->later[w].out += brief;
+        s->later[w].out_left -= brief;
+        flow->out = out;
+        flow->out_left = w == s->rank ? 0 : sizeof part + brief;
+        flow->in = (unsigned char *)&s->parts[w];
+        flow->in_left = w == s->rank ? 0 : sizeof part;
+    }
+    if (gcomp_sockets_move_some(s, -1, -1)) return GCOMP_SOCKETS_FAILED;
+    for (int w = 0; w < s->world; w++) {
+        s->flows[w].in = s->buffer + (size_t)w * GCOMP_SOCKETS_PIECE;
+        s->flows[w].in_left = w == s->rank || s->parts[w].magic != mine->magic
+            ? 0
+            : gcomp_sockets_brief(s->parts[w].own);
+    }
+    return gcomp_sockets_move_some(s, -1, -1);
+}
+
 /* The meeting: each worker compares what all bring with what rank 0 brings. So all come to the same
-   verdict. */
+   verdict. The flows are those of the collective's first move, none for this worker itself. If the
+   verdict is 0, what has come is in its place, and the flows are what is left to move. */
 static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, uint32_t root,
                                      size_t size, uint64_t list)
 {
     gcomp_sockets_part *mine = &s->parts[s->rank];
     int verdict = 0;
-    gcomp_sockets_settle(s, 0);
     for (int w = 0; w < s->world && !s->failed; w++) /* one that a message has found dead */
         if (w != s->rank && s->peers[w] < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
     if (s->failed) return GCOMP_SOCKETS_FAILED;
@@ -1162,28 +1229,40 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
     mine->turn = s->turn++;
     mine->size = size;
     mine->list = list;
-    gcomp_sockets_flow_all(s, mine, 0, sizeof *mine, s->parts, sizeof *mine, sizeof *mine);
-    if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
+    mine->own = 0;
+    if (gcomp_sockets_tell(s, mine)) return GCOMP_SOCKETS_FAILED;
     for (int w = 0; w < s->world; w++) {
         if (s->parts[w].magic != mine->magic || s->parts[w].turn != mine->turn) {
             gcomp_sockets_lose(s, w, GCOMP_SOCKETS_NONSENSE); /* the stream is lost */
             return GCOMP_SOCKETS_FAILED;
         }
-        if (memcmp(&s->parts[w], &s->parts[0], sizeof *mine) != 0) verdict = GCOMP_SOCKETS_MISMATCH;
+        if (memcmp(&s->parts[w], &s->parts[0], offsetof(gcomp_sockets_part, own)) != 0)
+            verdict = GCOMP_SOCKETS_MISMATCH;
     }
-    return verdict;
+    if (verdict) return verdict;
+    for (int w = 0; w < s->world; w++) {
+        gcomp_sockets_flow *flow = &s->flows[w];
+        const size_t brief = gcomp_sockets_brief(s->parts[w].own);
+        *flow = s->later[w];
+        if (flow->in_left != s->parts[w].own) {
+            gcomp_sockets_lose(s, w, GCOMP_SOCKETS_SIZES);
+            return GCOMP_SOCKETS_FAILED;
+        }
+        if (brief) memmove(flow->in, s->buffer + (size_t)w * GCOMP_SOCKETS_PIECE, brief);
+        flow->in += brief;
+        flow->in_left -= brief;
+    }
+    return 0;
 }
 
 /* The parting: the collective succeeds on all workers once rank 0 has heard from all that they have
    everything. If a worker fails after that, the next collective sees it. */
 static inline int gcomp_sockets_part_company(gcomp_sockets *s)
 {
-    unsigned char word = 1;
+    unsigned char word = 1, answer;
     if (s->rank) {
-        gcomp_sockets_flow_all(s, &word, 0, 0, &word, 0, 0);
-        s->flows[0].out_left = 1;
-        if (gcomp_sockets_move(s)) return GCOMP_SOCKETS_FAILED;
-        s->flows[0].in_left = 1;
+        gcomp_sockets_flow_all(s, &word, 0, 0, &answer, 0, 0);
+        s->flows[0].out_left = s->flows[0].in_left = 1;
         return gcomp_sockets_move(s);
     }
     gcomp_sockets_flow_all(s, &word, 0, 0, s->buffer, 1, 1);
@@ -1268,6 +1347,20 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
     return gcomp_sockets_move(s);
 }
 
+/* A sum whose data came with the meeting: each worker folds all of it, in rank order. */
+static inline int gcomp_sockets_fold_brief(gcomp_sockets *s, void *data, size_t count, size_t bytes,
+                                           gcomp_dtype dtype,
+                                           void (*fold)(void *, const void *, size_t))
+{
+    int error = 0;
+    if (!count) return 0;
+    memcpy(s->buffer + (size_t)s->rank * GCOMP_SOCKETS_PIECE, data, count * bytes);
+    if (fold) gcomp_sockets_fold_all(s, count, fold);
+    else error = gcomp_sockets_sum_halves(s, count, dtype);
+    if (!error) memcpy(data, s->buffer, count * bytes);
+    return error;
+}
+
 static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind, void *data,
                                        size_t count, gcomp_dtype dtype)
 {
@@ -1275,9 +1368,15 @@ static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind
     int halves = dtype == GCOMP_F16 || dtype == GCOMP_BF16;
     size_t bytes = dtype == GCOMP_I8 ? 1 : dtype == GCOMP_I16 || halves ? 2 : 4;
     size_t most = GCOMP_SOCKETS_PIECE / bytes * (size_t)s->world;
+    const int brief = gcomp_sockets_brief(count) == count && gcomp_sockets_brief(count * bytes) &&
+        count * bytes <= GCOMP_SOCKETS_AT_ONCE / 2 / (size_t)s->world;
     int error;
     /* where gcomp.h cannot calculate, which this worker alone may see: before the meeting */
     if (halves && gcomp_convert(NULL, GCOMP_F32, NULL, dtype, 0, NULL)) gcomp_sockets_fail(s);
+    gcomp_sockets_enter(s);
+    if (brief)
+        gcomp_sockets_flow_all(s, data, 0, count * bytes, s->buffer, GCOMP_SOCKETS_PIECE,
+                               count * bytes);
     error = gcomp_sockets_meet(s, kind, (uint32_t)dtype, count, 0);
     if (error) return error;
     if (kind == GCOMP_SOCKETS_MAX) fold = gcomp_sockets_largest;
@@ -1286,7 +1385,8 @@ static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind
     else if (dtype == GCOMP_I16) fold = gcomp_sockets_sum16;
     else if (dtype == GCOMP_I32) fold = gcomp_sockets_sum32;
     if (!fold && !halves) return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
-    for (size_t at = 0; at < count && !error; at += most)
+    if (brief) error = gcomp_sockets_fold_brief(s, data, count, bytes, dtype, fold);
+    for (size_t at = 0; at < count && !error && !brief; at += most)
         error = gcomp_sockets_fold_piece(s, (unsigned char *)data + at * bytes,
                                          count - at < most ? count - at : most, bytes, dtype,
                                          fold);
@@ -1315,12 +1415,13 @@ static inline int gcomp_sockets_finish(gcomp_sockets *s)
 /* all[world * bytes] <- mine[bytes] of every worker, in rank order. */
 static inline int gcomp_sockets_allgather(void *user, const void *mine, void *all, size_t bytes)
 {
-    gcomp_sockets *s = (gcomp_sockets *)user;
-    int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHER, 0, bytes, 0);
+    gcomp_sockets *s = gcomp_sockets_enter(user);
+    int error;
+    gcomp_sockets_flow_all(s, mine, 0, bytes, all, bytes, bytes);
+    error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHER, 0, bytes, 0);
     if (error) return error;
     if (bytes) /* a worker may send from its own place */
         memmove((unsigned char *)all + (size_t)s->rank * bytes, mine, bytes);
-    gcomp_sockets_flow_all(s, mine, 0, bytes, all, bytes, bytes);
     return gcomp_sockets_finish(s);
 }
 
@@ -1338,12 +1439,14 @@ static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *a
         even &= bytes[w] == stride;
     }
     if (even) return gcomp_sockets_allgather(user, mine, all, stride);
+    gcomp_sockets_enter(s);
+    if (!too_long) gcomp_sockets_flow_all(s, mine, 0, bytes[s->rank], all, stride, 0);
+    for (int w = 0; w < s->world && !too_long; w++)
+        s->flows[w].in_left = w == s->rank ? 0 : bytes[w];
     error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHERV, 0, stride, list);
     if (error || too_long) return error ? error : GCOMP_SOCKETS_MISMATCH;
     if (bytes[s->rank])
         memmove((unsigned char *)all + (size_t)s->rank * stride, mine, bytes[s->rank]);
-    gcomp_sockets_flow_all(s, mine, 0, bytes[s->rank], all, stride, 0);
-    for (int w = 0; w < s->world; w++) s->flows[w].in_left = w == s->rank ? 0 : bytes[w];
     return gcomp_sockets_finish(s);
 }
 
@@ -1353,29 +1456,25 @@ static inline int gcomp_sockets_allgatherv(void *user, const void *mine, void *a
 static inline int gcomp_sockets_alltoallv(void *user, const void *send, const size_t *sent,
                                           void *recv, const size_t *awaited)
 {
-    gcomp_sockets *s = (gcomp_sockets *)user;
-    const unsigned char *from = (const unsigned char *)send;
-    unsigned char *to = (unsigned char *)recv;
-    int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLTOALLV, 0, 0, 0);
-    if (error) return error;
-    for (int w = 0; w < s->world; w++) s->parts[w].list = sent[w];
-    gcomp_sockets_flow_all(s, &s->parts[0].list, sizeof *s->parts, sizeof s->parts[0].list,
-                           &s->parts[0].size, sizeof *s->parts, sizeof s->parts[0].size);
-    s->parts[s->rank].size = sent[s->rank];
-    error = gcomp_sockets_move(s);
-    for (int w = 0; w < s->world && !error; w++)
-        if (s->parts[w].size != awaited[w]) {
-            gcomp_sockets_lose(s, w, GCOMP_SOCKETS_SIZES);
-            error = GCOMP_SOCKETS_FAILED;
-        }
-    for (int w = 0; w < s->world && !error; from += sent[w], to += awaited[w], w++) {
+    gcomp_sockets *s = gcomp_sockets_enter(user);
+    const unsigned char *from = (const unsigned char *)send, *own = from;
+    unsigned char *to = (unsigned char *)recv, *own_place = to;
+    int error;
+    for (int w = 0; w < s->world; from += sent[w], to += awaited[w], w++) {
         gcomp_sockets_flow *flow = &s->flows[w];
         flow->out = from;
         flow->in = to;
         flow->out_left = w == s->rank ? 0 : sent[w];
         flow->in_left = w == s->rank ? 0 : awaited[w];
-        if (w == s->rank && sent[w]) memcpy(to, from, sent[w]);
+        own = w == s->rank ? from : own;
+        own_place = w == s->rank ? to : own_place;
     }
+    error = gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLTOALLV, 0, 0, 0);
+    if (!error && sent[s->rank] != awaited[s->rank]) {
+        gcomp_sockets_lose(s, s->rank, GCOMP_SOCKETS_SIZES);
+        error = GCOMP_SOCKETS_FAILED;
+    }
+    if (!error && sent[s->rank]) memcpy(own_place, own, sent[s->rank]);
     return error ? error : gcomp_sockets_finish(s);
 }
 
@@ -1383,18 +1482,20 @@ static inline int gcomp_sockets_alltoallv(void *user, const void *send, const si
    weights to all, and keeps the old ones until the new ones have come. */
 static inline int gcomp_sockets_broadcast(void *user, void *data, size_t bytes, int root)
 {
-    gcomp_sockets *s = (gcomp_sockets *)user;
-    int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_BROADCAST, (uint32_t)root, bytes, 0);
-    if (error || root < 0 || root >= s->world) return error ? error : GCOMP_SOCKETS_MISMATCH;
+    gcomp_sockets *s = gcomp_sockets_enter(user);
+    const int known = root >= 0 && root < s->world;
+    int error;
     gcomp_sockets_flow_all(s, data, 0, s->rank == root ? bytes : 0, data, 0, 0);
-    if (s->rank != root) s->flows[root].in_left = bytes;
+    if (known && s->rank != root) s->flows[root].in_left = bytes;
+    error = gcomp_sockets_meet(s, GCOMP_SOCKETS_BROADCAST, (uint32_t)root, bytes, 0);
+    if (error || !known) return error ? error : GCOMP_SOCKETS_MISMATCH;
     return gcomp_sockets_finish(s);
 }
 
 /* Returns when all workers have called it. */
 static inline int gcomp_sockets_barrier(void *user)
 {
-    gcomp_sockets *s = (gcomp_sockets *)user;
+    gcomp_sockets *s = gcomp_sockets_enter(user);
     int error = gcomp_sockets_meet(s, GCOMP_SOCKETS_BARRIER, 0, 0, 0);
     return error ? error : gcomp_sockets_part_company(s);
 }
@@ -2126,7 +2227,7 @@ static inline int gcomp_sockets_prepare(gcomp_sockets_meeting *m, const gcomp_so
     if (error) return error;
     m->then = gcomp_sockets_now() + seconds;
     m->most = m->seats = m->s->world + GCOMP_SOCKETS_GUESTS;
-    memcpy(m->own.magic, "GCOMPSK2", sizeof m->own.magic);
+    memcpy(m->own.magic, "GCOMPSK3", sizeof m->own.magic);
     m->own.job = desc->job;
     m->own.order = 0x01020304u;
     m->own.world = (uint32_t)desc->world;
@@ -2152,12 +2253,16 @@ static inline gcomp_sockets *gcomp_sockets_alone(int rank, int world, double sil
     s->peers = (int *)malloc((size_t)s->descriptors * sizeof *s->peers);
     s->polls = (struct pollfd *)calloc(count, sizeof *s->polls);
     s->flows = (gcomp_sockets_flow *)calloc(count, sizeof *s->flows);
+    s->later = (gcomp_sockets_flow *)calloc(count, sizeof *s->later);
+    s->brief = (unsigned char *)malloc(count * (sizeof *s->parts + GCOMP_SOCKETS_BRIEF));
     s->parts = (gcomp_sockets_part *)calloc(count, sizeof *s->parts);
     s->inboxes = (gcomp_sockets_inbox *)calloc(count, sizeof *s->inboxes);
     s->buffer = (unsigned char *)malloc(count * GCOMP_SOCKETS_PIECE);
     for (int i = 0; s->peers && i < s->descriptors; i++) s->peers[i] = -1;
     for (int w = 0; s->inboxes && w < world; w++) s->inboxes[w].told = -1;
-    if (s->peers && s->polls && s->flows && s->parts && s->inboxes && s->buffer) return s;
+    if (s->peers && s->polls && s->flows && s->later && s->brief && s->parts && s->inboxes &&
+        s->buffer)
+        return s;
     gcomp_sockets_close(s);
     return NULL;
 }

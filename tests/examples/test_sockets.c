@@ -70,7 +70,7 @@ static int body_halves(gcomp_sockets *s, told *t)
 }
 
 /* A worker sends 2 (W - 1) / W of the data, of 2 bytes an element, beside what all collectives
-   send: 32 bytes to each other worker in the meeting; a byte to rank 0, and back, in the parting. */
+   send: 40 bytes to each other worker in the meeting; a byte to rank 0, and back, in the parting. */
 static int body_bytes(gcomp_sockets *s, told *t)
 {
     static uint16_t data[1200]; /* of each shard as many elements, for 1 to 4 workers */
@@ -338,9 +338,9 @@ static int dying_gather(void *user, const void *mine, void *all, size_t bytes)
     int frames = gathers++ == 0;
     if (way == KILLED_BEFORE_FRAMES || (way == KILLED_BEFORE_PAYLOADS && !frames) || way == SILENT) end_here();
     if (way == KILLED_IN_FRAMES || !frames) {
+        gcomp_sockets_flow_all(s, mine, 0, bytes, all, bytes, bytes);
         if (gcomp_sockets_meet(s, GCOMP_SOCKETS_ALLGATHER, 0, bytes, 0)) return 1;
         if (way == KILLED_IN_FRAMES || way == KILLED_AFTER_MEETING) end_here();
-        gcomp_sockets_flow_all(s, mine, 0, bytes, all, bytes, bytes);
         if (gcomp_sockets_move(s)) return 1;
         if (way == KILLED_BEFORE_PARTING) end_here();
     }

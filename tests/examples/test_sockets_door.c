@@ -62,7 +62,7 @@ static gcomp_sockets_hello hello_of(int rank, int world)
 {
     gcomp_sockets_hello hello;
     memset(&hello, 0, sizeof hello);
-    memcpy(hello.magic, "GCOMPSK2", 8);
+    memcpy(hello.magic, "GCOMPSK3", 8);
     hello.job = 7;
     hello.order = 0x01020304u;
     hello.world = (uint32_t)world;
@@ -504,7 +504,7 @@ static void test_a_false_rank_0_is_found_out(void)
             double then = gcomp_sockets_now() + 20;
             int fd;
             alarm(60);
-            memcpy(challenge.magic, "GCOMPSK2", 8);
+            memcpy(challenge.magic, "GCOMPSK3", 8);
             memset(challenge.number, 7, sizeof challenge.number);
             poll(&p, 1, 20000);
             fd = accept(listener, NULL, NULL);

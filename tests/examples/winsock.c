@@ -208,14 +208,14 @@ static void note(gcomp_sockets_team *team, told *t)
 
 static int body_regroups(gcomp_sockets_team *team, told *t)
 {
-    float data[100] = {0};
+    float data[10000] = {0};
     int error, waiting = 0;
     if (all->victim == team->rank) {
-        gcomp_sockets_meet(team->net, GCOMP_SOCKETS_ALLREDUCE, GCOMP_F32, 100, 0);
+        gcomp_sockets_meet(team->net, GCOMP_SOCKETS_ALLREDUCE, GCOMP_F32, 10000, 0);
         die();
     }
     if (all->victim >= 0) {
-        t->wrong += gcomp_sockets_allreduce(team->net, data, 100, GCOMP_F32) != GCOMP_SOCKETS_FAILED;
+        t->wrong += gcomp_sockets_allreduce(team->net, data, 10000, GCOMP_F32) != GCOMP_SOCKETS_FAILED;
         error = gcomp_sockets_team_regroup(team, 60, 1);
         if (error) return error;
         note(team, t);
