@@ -77,8 +77,12 @@
    listens, except in a team: see "workers that come and go" below.
 
    Limits
-     - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one. Use MPI for
-       more. The tests open 64 workers on one machine, also beside strangers.
+     - One rack: W (W - 1) / 2 connections, 2 MiB of buffer a worker for each other one, of which only
+       what sums touch is taken. A worker of W needs W + 2 descriptors (W after the rendezvous); with
+       fewer gcomp_sockets_start returns EMFILE: raise ulimit -n. 256 workers on one machine of two
+       cores met within 10 s, took 8 MiB each after small sums, and 3 to 8 s for a sum: there the
+       processes wait for a core. Use MPI for more. The tests open 64 workers on one machine,
+       also beside strangers, and 256 where TEST_LONG is set.
      - Every host must reach every other host at the address that rank 0 sees, at any port. Name
        rank 0 by an address that all hosts use, not by one that is its loopback. No NAT, no scoped
        IPv6 addresses.
@@ -183,7 +187,7 @@
 #endif
 
 /* How often a worker that waits looks for bytes before it sleeps. A look takes a microsecond or
-   two, and more than 8 workers look less often. */
+   two. */
 #ifndef GCOMP_SOCKETS_LOOKS
 #define GCOMP_SOCKETS_LOOKS 1000
 #endif
@@ -1085,10 +1089,8 @@ static inline long gcomp_sockets_some(int fd, gcomp_sockets_flow *flow, int even
    looks some times before it sleeps, and lets others compute in between. */
 static inline int gcomp_sockets_look(gcomp_sockets *s, double then)
 {
-    /* a look at many connections takes longer, and where many workers look none computes */
-    const int looks = s->world > 8 ? GCOMP_SOCKETS_LOOKS * 8 / s->world : GCOMP_SOCKETS_LOOKS;
     int ready = 0;
-    for (int k = 0; k < looks && ready == 0 && gcomp_sockets_hurries(s); k++) {
+    for (int k = 0; k < GCOMP_SOCKETS_LOOKS && ready == 0 && gcomp_sockets_hurries(s); k++) {
         ready = gcomp_sockets_poll_once(s->polls, (size_t)s->world, 0);
         if (ready == 0) gcomp_sockets_yield();
     }

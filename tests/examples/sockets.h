@@ -60,7 +60,7 @@ static double patience = 20; /* so that no test waits for it unseen */
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { MOST = 4, FORTY = 40, MANY = 64 };
+enum { MOST = 4, FORTY = 40, MANY = 64, CROWD = 256 };
 
 /* What a worker, a process, tells the test. */
 typedef struct told {
@@ -74,7 +74,7 @@ typedef struct told {
     char why[80];
 } told;
 
-static told *tell; /* [MANY], shared with the processes */
+static told *tell; /* [CROWD], shared with the processes */
 static char port[8];
 static gcomp_sockets_desc asked; /* but for rank and world: what workers open with */
 static int victim;
@@ -127,9 +127,9 @@ static inline pid_t begin(int rank, int world, int (*body)(gcomp_sockets *, told
 /* All workers as asked. Returns 1 if those but the victim ended by themselves. */
 static inline int run_asked(int world, int (*body)(gcomp_sockets *, told *))
 {
-    pid_t children[MANY];
+    pid_t children[CROWD];
     int good = 1, how;
-    memset(tell, 0, MANY * sizeof *tell);
+    memset(tell, 0, CROWD * sizeof *tell);
     for (int w = 0; w < world; w++) children[w] = begin(w, world, body);
     for (int w = 0; w < world; w++) {
         if (w == victim) continue;

@@ -470,7 +470,7 @@ static void test_a_worker_that_dies_is_seen_at_once_though_its_child_lives(void)
 
 int main(void)
 {
-    tell = (told *)mmap(NULL, MANY * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tell = (told *)mmap(NULL, CROWD * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (tell == MAP_FAILED) return 1;
     victim = -1;
     RUN(test_callbacks_do_what_is_asked_of_them);

@@ -211,6 +211,31 @@ static void test_64_workers_meet(void) { CHECK(open_many(NOTHING) > 0); }
 
 static void test_64_workers_meet_beside_a_flood_of_silent_strangers(void) { CHECK(open_many(FLOOD) > 0); }
 
+/* One step whose mean is exact. */
+static int body_steps_once(gcomp_sockets *s, told *t)
+{
+    static model m;
+    const gcomp_comm comm = gcomp_sockets_comm(s);
+    gcomp_result result;
+    codec = "none";
+    result = open_model(&m, &comm);
+    for (size_t i = 0; i < ROWS * COLS; i++) m.weight_gradient[i] = (float)(s->rank + (int)i % 3);
+    for (size_t i = 0; i < BIAS; i++) m.bias_gradient[i] = (float)-s->rank;
+    if (result == GCOMP_OK) result = gcomp_exchange(m.gc, m.grads, NULL);
+    for (size_t i = 0; i < ROWS * COLS; i++) t->wrong += m.weight_gradient[i] != 0.5f * (float)(s->world - 1) + (float)(i % 3);
+    for (size_t i = 0; i < BIAS; i++) t->wrong += m.bias_gradient[i] != -0.5f * (float)(s->world - 1);
+    gcomp_close(m.gc);
+    return (int)result;
+}
+
+static void test_a_crowd_of_workers_takes_a_step(void)
+{
+    const int world = test_is_long() ? CROWD : MANY;
+    choose_port();
+    asked.rendezvous = asked.silence = 300;
+    CHECK(run_asked(world, body_steps_once) && all_are(world, 0));
+}
+
 /* For the argument "many". */
 static int open_many_times(int times)
 {
@@ -555,7 +580,7 @@ static void test_a_call_that_waits_asks_if_it_shall_end(void)
 
 int main(int argc, char **argv)
 {
-    tell = (told *)mmap(NULL, MANY * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tell = (told *)mmap(NULL, CROWD * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (tell == MAP_FAILED) return 1;
     victim = -1;
     if (argc > 1 && !strcmp(argv[1], "many")) return open_many_times(20);
@@ -564,6 +589,7 @@ int main(int argc, char **argv)
     RUN(test_a_rank_has_one_worker_and_its_successor_when_it_is_dead);
     RUN(test_64_workers_meet);
     RUN(test_64_workers_meet_beside_a_flood_of_silent_strangers);
+    RUN(test_a_crowd_of_workers_takes_a_step);
     RUN(test_too_few_descriptors_are_waited_for_and_told);
     RUN(test_all_addresses_of_a_name_are_tried);
     RUN(test_rendezvous_and_silence_have_times_of_their_own);

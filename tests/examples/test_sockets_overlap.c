@@ -299,7 +299,7 @@ static void test_open_says_what_is_wrong(void)
 
 int main(void)
 {
-    tell = (told *)mmap(NULL, MANY * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    tell = (told *)mmap(NULL, CROWD * sizeof *tell, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (tell == MAP_FAILED) return 1;
     victim = -1;
     RUN(test_requests_are_carried_out_while_the_caller_goes_on);
