@@ -24,7 +24,8 @@
    from neighbour to neighbour.)
 
    A collective has three parts. In the meeting all workers tell all what they bring; data of at most
-   GCOMP_SOCKETS_BRIEF bytes goes with it. Then the rest of the data moves. In the parting rank 0 hears from every worker that it has everything, and then tells all.
+   GCOMP_SOCKETS_BRIEF bytes goes with it. Then the rest of the data moves. In the parting rank 0
+   hears from every worker that it has everything, and then tells all.
    Therefore a collective fails on all workers or on none:
 
      - sizes or kinds differ: GCOMP_SOCKETS_MISMATCH on all; the group can go on
