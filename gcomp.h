@@ -465,7 +465,7 @@
           check_every and the turns of leadertopk and powersgd count the steps of each tensor.
           GCOMP_EXPORT: without it a shared object hides the names of gcomp.h. GCOMP_PREFIX.
           gcomp_describe says what a missing comm.alltoallv costs, and halves that are not
-          compressed.
+          compressed. gcomp_rounds takes all tensors, and counts what they share.
           gcomp_sockets.h and gcomp_threads.h have start, test and wait. gcomp_sockets_team_start
           and its relatives find ranks for workers that stay and that come.
      0.3  fp16 and bf16 in every function; AUTO, SCATTER and bytes as the network has them; small
@@ -2085,14 +2085,15 @@ typedef struct gcomp_round {
                                 afterwards, but for SCATTER */
 } gcomp_round;
 
-/* Tells, without opening an object, what steps do for a tensor of an object with `count` tensors:
+/* Tells, without opening an object, what steps do for each tensor of an object with these tensors:
    its codec by the rules of gcomp_add_tensor (with a schedule the first codec of its list), and its
-   rounds, in order. Nothing is allocated, and no callback is called.
-     *codec, rounds[GCOMP_ROUNDS]  out  either may be NULL; unchanged on error
+   rounds, in order. A header that tensors share counts for the first of them, with the others 4
+   bytes. Nothing is allocated, and no callback is called.
+     codecs[count], rounds[count * GCOMP_ROUNDS]  out  either may be NULL; unchanged on error
    Returns as gcomp_open and gcomp_add_tensor; desc->why has the sentence. */
 GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_rounds(const gcomp_desc *desc,
-                                                    const gcomp_tensor *tensor, size_t count,
-                                                    gcomp_codec *codec, gcomp_round *rounds);
+                                                    const gcomp_tensor *tensors, size_t count,
+                                                    gcomp_codec *codecs, gcomp_round *rounds);
 
 /* Begins a step. step NULL: all defaults; not for codecs and schedules that need the epoch. An
    error that only this worker has (no memory, a bad scale, no epoch) is not returned here. It
@@ -23627,12 +23628,10 @@ static size_t gcomp__network_bytes(gcomp_request_kind kind, size_t bytes, size_t
 }
 
 /* The same for a mean made by ranges: payloads of `bytes` bytes go out in parts, and the parts of
-   the mean, together `mean` bytes, are gathered. */
+   the mean, together `mean` bytes, are gathered: on average a worker sends so many of them. */
 static size_t gcomp__ranges_bytes(size_t bytes, size_t mean, size_t world)
 {
-    return gcomp__plus(
-        gcomp__network_bytes(GCOMP_ALLTOALL, bytes, world),
-        gcomp__network_bytes(GCOMP_ALLGATHER, gcomp__ceil_div(mean, world), world));
+    return gcomp__network_bytes(GCOMP_ALLTOALL, gcomp__plus(bytes, mean), world);
 }
 
 /* ---------------- what sums of which only the largest are applied take, see >>shards */
@@ -24431,13 +24430,13 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *e
     return GCOMP_INVALID_ARGUMENT;
 }
 
-/* Tensors that gcomp__memory_of is asked about, and the bundle at work. */
+/* Tensors that gcomp_memory_needed or gcomp_rounds is asked about, and the bundle at work. */
 typedef struct gcomp__asked {
     const gcomp_desc *desc;
     const gcomp__schedule *schedule;
     const gcomp_tensor *tensors;
     size_t count;
-    int of_node;
+    int of_node; /* 1: the tensors of the object that sums within a machine */
     gcomp_codec codec;       /* of the bundle */
     size_t so_far, together; /* its elements; so_far 0: there is none */
 } gcomp__asked;
@@ -24449,11 +24448,43 @@ static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
 
 /* A slot for tensor i, and its entries. */
 static gcomp_result gcomp__asked_slot(const gcomp__asked *of, size_t i, gcomp__slot *slot,
-                                      gcomp__entry *entries)
+                                      gcomp__entry *entries, gcomp__text *why)
 {
-    gcomp__text why = gcomp__text_in(NULL, 0);
     const gcomp_tensor tensor = gcomp__asked_tensor(of, i);
-    return gcomp__slot_fits(slot, entries, of->desc, of->schedule, &tensor, of->count == 1, &why);
+    return gcomp__slot_fits(slot, entries, of->desc, of->schedule, &tensor, of->count == 1, why);
+}
+
+/* Could tensor i be added behind those before it? Not inlined: its frame is large. */
+GCOMP__NOINLINE gcomp_result gcomp__ask_tensor(const gcomp__asked *of, size_t i, gcomp__text *why)
+{
+    gcomp__entry entries[GCOMP__ENTRIES];
+    char reason[GCOMP__SENTENCE]; /* what is wrong, without the name of the tensor */
+    gcomp__text own = gcomp__text_in(reason, sizeof reason);
+    gcomp__slot slot;
+    const char *name = of->tensors[i].name ? of->tensors[i].name : "";
+    gcomp_result result = gcomp__asked_slot(of, i, &slot, entries, &own);
+    for (size_t k = 0; k < i && result == GCOMP_OK; k++)
+        if (!strcmp(of->tensors[k].name, name)) {
+            result = GCOMP_DUPLICATE_NAME;
+            gcomp__say(&own, gcomp_result_string(result));
+        }
+    if (result != GCOMP_OK) gcomp__say_with(why, "%t: %s", name, reason);
+    return result;
+}
+
+/* Begins to ask: could all tensors be added? *why has the sentence of gcomp_add_tensor. */
+static gcomp_result gcomp__ask(gcomp__asked *of, const gcomp_desc *desc,
+                               const gcomp__schedule *schedule, const gcomp_tensor *tensors,
+                               size_t count, int of_node, gcomp__text *why)
+{
+    memset(of, 0, sizeof *of);
+    of->desc = desc;
+    of->schedule = schedule;
+    of->tensors = tensors;
+    of->count = count;
+    of->of_node = of_node;
+    for (size_t i = 0; i < count; i++) GCOMP__TRY(gcomp__ask_tensor(of, i, why));
+    return GCOMP_OK;
 }
 
 /* As gcomp__bundle_up: adds tensor i to the elements of the bundle; 0 if the bundle ends before it.
@@ -24461,8 +24492,9 @@ static gcomp_result gcomp__asked_slot(const gcomp__asked *of, size_t i, gcomp__s
 GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
 {
     gcomp__entry entries[GCOMP__ENTRIES];
+    gcomp__text why = gcomp__text_in(NULL, 0);
     gcomp__slot slot;
-    if (gcomp__asked_slot(of, i, &slot, entries) != GCOMP_OK) return 0;
+    (void)gcomp__asked_slot(of, i, &slot, entries, &why);
     if (!gcomp__bundles(of->desc, &slot)) return !gcomp__ends_bundle(&slot);
     if (of->together && !gcomp__same_codec(&of->codec, &slot.use.codec)) return 0;
     of->codec = slot.use.codec;
@@ -24470,39 +24502,44 @@ GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
     return 1;
 }
 
-/* Adds tensor i, of a bucket that ends at `end`, to a plan. Not inlined: its frame is large. */
-GCOMP__NOINLINE gcomp_result gcomp__plan_tensor(gcomp__plan *plan, gcomp__asked *of, size_t i,
-                                                size_t end)
+/* A slot for tensor i, of a bucket that ends at `end`, in its place in a bundle. */
+static void gcomp__asked_place(gcomp__asked *of, size_t i, size_t end, gcomp__slot *slot,
+                               gcomp__entry *entries)
 {
-    gcomp__entry entries[GCOMP__ENTRIES];
-    gcomp__slot slot;
-    GCOMP__TRY(gcomp__asked_slot(of, i, &slot, entries));
-    if (gcomp__bundles(of->desc, &slot)) {
-        if (!of->so_far || !gcomp__same_codec(&of->codec, &slot.use.codec)) {
+    gcomp__text why = gcomp__text_in(NULL, 0);
+    (void)gcomp__asked_slot(of, i, slot, entries, &why);
+    if (gcomp__bundles(of->desc, slot)) {
+        if (!of->so_far || !gcomp__same_codec(&of->codec, &slot->use.codec)) {
             of->so_far = of->together = 0;
             for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
         }
-        gcomp__join_bundle(&slot.at, &of->so_far, slot.n);
-        slot.at.together = of->together;
-    } else if (gcomp__ends_bundle(&slot)) of->so_far = 0;
-    gcomp__place_largest(plan, of->desc, &slot, entries);
-    return GCOMP_OK;
+        gcomp__join_bundle(&slot->at, &of->so_far, slot->n);
+        slot->at.together = of->together;
+    } else if (gcomp__ends_bundle(slot)) of->so_far = 0;
 }
 
-/* The first tensor of the bucket that ends at `end`, as gcomp__bucket_first finds it; SIZE_MAX: a
-   tensor is invalid. Not inlined: its frame is large. */
-GCOMP__NOINLINE size_t gcomp__asked_first(const gcomp__asked *of, size_t end)
+/* Adds tensor i to a plan. Not inlined: its frame is large. */
+GCOMP__NOINLINE void gcomp__plan_tensor(gcomp__plan *plan, gcomp__asked *of, size_t i, size_t end)
+{
+    gcomp__entry entries[GCOMP__ENTRIES];
+    gcomp__slot slot;
+    gcomp__asked_place(of, i, end, &slot, entries);
+    gcomp__place_largest(plan, of->desc, &slot, entries);
+}
+
+/* The first tensor of the bucket that ends at `end`, as gcomp__bucket_first finds it. A bundle
+   begins with it. Not inlined: its frame is large. */
+GCOMP__NOINLINE size_t gcomp__asked_first(gcomp__asked *of, size_t end)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     size_t elements = 0;
     while (end && !gcomp__full(of->desc, elements)) {
         gcomp__slot slot;
         const gcomp_tensor tensor = gcomp__asked_tensor(of, --end);
-        if (gcomp__resolve_shape(&slot, &tensor, &why) != GCOMP_OK) return SIZE_MAX;
+        (void)gcomp__resolve_shape(&slot, &tensor, &why);
         gcomp__grow(&elements, slot.n);
-        for (size_t i = 0; i < end; i++) /* two tensors of one name are invalid */
-            if (of->tensors[i].name && !strcmp(of->tensors[i].name, tensor.name)) return SIZE_MAX;
     }
+    of->so_far = 0;
     return end;
 }
 
@@ -24524,21 +24561,13 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     const size_t world = (size_t)d.comm.world;
     memset(&plan, 0, sizeof plan);
-    memset(&of, 0, sizeof of);
-    of.desc = &d;
-    of.schedule = &schedule;
-    of.tensors = tensors;
-    of.count = count;
-    of.of_node = of_node;
+    if (gcomp__ask(&of, &d, &schedule, tensors, count, of_node, &why) != GCOMP_OK) return SIZE_MAX;
     size_t end = count, first; /* as gcomp__plan_largest goes */
     do {
         const gcomp__plan before = plan;
         first = gcomp__asked_first(&of, end);
-        if (first == SIZE_MAX) return SIZE_MAX;
         gcomp__plan_bucket(&plan);
-        of.so_far = 0;
-        for (size_t i = first; i < end; i++)
-            if (gcomp__plan_tensor(&plan, &of, i, end) != GCOMP_OK) return SIZE_MAX;
+        for (size_t i = first; i < end; i++) gcomp__plan_tensor(&plan, &of, i, end);
         gcomp__plan_bucket_end(&plan, &before, world, &bucket);
         end = first;
     } while (end);
@@ -24985,49 +25014,50 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
         r.bytes = gcomp__times(gcomp__sum_count(slot, round), gcomp__kind_bytes(kind));
     }
     r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
-    if (r.kind == GCOMP_ALLTOALL)
-        r.sent = gcomp__plus(gcomp__tally_bytes(slot, world),
-                             gcomp__ranges_bytes(r.bytes, gcomp__mean_bound(slot, desc), world));
+    if (r.kind == GCOMP_ALLTOALL) {
+        const size_t mean = gcomp__mean_bound(slot, desc); /* it shares the same headers */
+        r.sent = gcomp__plus(
+            gcomp__tally_bytes(slot, world),
+            gcomp__ranges_bytes(r.bytes, mean ? mean - gcomp__shared_header(slot) : 0, world));
+    }
     return r;
 }
 
-/* A tensor without its memory, by a desc with its defaults. Not inlined: the entries are large, and
-   would make the frame of gcomp_rounds too large for small stacks. */
-GCOMP__NOINLINE gcomp_result gcomp__slot_alone(gcomp__slot *slot, const gcomp_desc *desc,
-                                               const gcomp__schedule *schedule,
-                                               const gcomp_tensor *tensor, int alone,
-                                               gcomp__text *why)
+/* The codec and the rounds of tensor i, of a bucket that ends at `end`. Not inlined: its frame is
+   large. */
+GCOMP__NOINLINE void gcomp__tell_tensor(gcomp__asked *of, size_t i, size_t end, gcomp_codec *codec,
+                                        gcomp_round *rounds)
 {
     gcomp__entry entries[GCOMP__ENTRIES];
-    GCOMP__TRY(gcomp__slot_fits(slot, entries, desc, schedule, tensor, alone, why));
-    gcomp__choose_mean(slot, desc);
-    return GCOMP_OK;
-}
-
-/* A slot is made on the stack, as gcomp_add_tensor would make it, and asked. `count` matters for
-   one rule only: a vector that is the only tensor is compressed. */
-GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *tensor,
-                                    size_t count, gcomp_codec *codec, gcomp_round *rounds)
-{
-    gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
-    char reason[GCOMP__SENTENCE]; /* what is wrong, without the name of the tensor */
-    gcomp__text own = gcomp__text_in(reason, sizeof reason);
-    gcomp__schedule schedule;
-    const gcomp__set *set;
     gcomp__slot slot;
-    if (!desc) return GCOMP_INVALID_ARGUMENT;
-    if (!tensor) return gcomp__say(&why, "tensor is NULL"), GCOMP_INVALID_ARGUMENT;
-    gcomp_desc d = *desc; /* the defaults are filled in here, and not in the user's */
-    GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
-    gcomp_result result = gcomp__slot_alone(&slot, &d, &schedule, tensor, count == 1, &own);
-    if (result != GCOMP_OK) { /* the sentence of gcomp_add_tensor, into desc.why */
-        gcomp__say_with(&why, "%t: %s", tensor->name ? tensor->name : "", reason);
-        return result;
-    }
-    /* outputs are written last: they are unchanged on error */
+    gcomp__asked_place(of, i, end, &slot, entries);
+    gcomp__choose_mean(&slot, of->desc);
     if (codec) *codec = slot.at.as_none ? gcomp__none_codec() : slot.use.codec;
     for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
-        rounds[round] = gcomp__round_of(&slot, round, &d);
+        rounds[round] = gcomp__round_of(&slot, round, of->desc);
+}
+
+/* Slots are made on the stack, one after the other, as gcomp_add_tensor would make them, and
+   asked. */
+GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *tensors,
+                                    size_t count, gcomp_codec *codecs, gcomp_round *rounds)
+{
+    gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
+    gcomp__schedule schedule;
+    const gcomp__set *set;
+    gcomp__asked of;
+    if (!desc) return GCOMP_INVALID_ARGUMENT;
+    if (!tensors && count) return gcomp__say(&why, "tensors is NULL"), GCOMP_INVALID_ARGUMENT;
+    gcomp_desc d = *desc; /* the defaults are filled in here, and not in the user's */
+    GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
+    GCOMP__TRY(gcomp__ask(&of, &d, &schedule, tensors, count, 0, &why));
+    /* all is valid: outputs are unchanged on error */
+    for (size_t end = count, first; end; end = first) {
+        first = gcomp__asked_first(&of, end);
+        for (size_t i = first; i < end; i++)
+            gcomp__tell_tensor(&of, i, end, codecs ? codecs + i : NULL,
+                               rounds ? rounds + GCOMP_ROUNDS * i : NULL);
+    }
     return GCOMP_OK;
 }
 

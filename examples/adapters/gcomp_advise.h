@@ -331,6 +331,8 @@ static inline gcomp_result gcomp_advise_link_measure(const gcomp_desc *desc, siz
 /* How the mean of a tensor is made with a candidate, and what it sends. */
 typedef struct gcomp_advise_fact {
     double summed;           /* bytes of its sums */
+    double headers;          /* bytes of its payloads beyond their bodies: less than
+                                GCOMP_ADVISE_HEADER where a header is of several tensors */
     double shards;           /* by ranges: bytes of the own payloads, at most */
     double mean;             /* by ranges: the mean that is gathered is at most so many times as
                                 long as the own payloads: in two shots 1, scattered 0 */
@@ -354,6 +356,10 @@ typedef struct gcomp_advise_inquiry {
     gcomp_desc desc;          /* as the tensors are compressed; its sentences go to `reason` */
     gcomp_advise_link link;   /* with the times of an alltoall */
     gcomp_advise_fact *facts; /* [tensor_count][candidate_count] */
+    gcomp_tensor *tensors;    /* [tensor_count], as gcomp_rounds is asked, and what it tells */
+    gcomp_codec *given;       /* [tensor_count] */
+    gcomp_round *rounds;      /* [tensor_count][GCOMP_ROUNDS] */
+    size_t *choices;          /* [tensor_count] numbers of candidates */
     char reason[256];
 } gcomp_advise_inquiry;
 
@@ -427,27 +433,71 @@ static inline void gcomp_advise_add_round(gcomp_advise_fact *fact, int round, co
     if (fact->mean > world) fact->mean = world; /* sparse: all elements of all payloads */
 }
 
-/* Finds the facts of a candidate for all tensors. */
+/* Bytes of headers among the payload of a round: what is more than the body of a payload alone; of
+   ranges at most a header for each worker. */
+static inline gcomp_result gcomp_advise_count_headers(const gcomp_advise_inquiry *q, size_t i,
+                                                      const gcomp_round *r, double *headers)
+{
+    const double most = (double)GCOMP_ADVISE_HEADER * (double)q->desc.comm.world;
+    gcomp_desc gathers = q->desc;
+    gcomp_round alone[GCOMP_ROUNDS];
+    gcomp_result result;
+    if (r->kind != GCOMP_ALLGATHER && r->kind != GCOMP_ALLTOALL) return GCOMP_OK;
+    gathers.aggregate = GCOMP_AGGREGATE_GATHER;
+    result = gcomp_rounds(&gathers, q->tensors + i, 1, NULL, alone);
+    if (result != GCOMP_OK) return result;
+    *headers = (double)r->bytes - (double)alone[0].bytes + (double)GCOMP_ADVISE_HEADER;
+    if (!(*headers > 0)) *headers = 0;
+    if (*headers > most) *headers = most;
+    return GCOMP_OK;
+}
+
+/* The fact of tensor i with candidate c, from what gcomp_rounds told. */
+static inline gcomp_result gcomp_advise_find_fact(gcomp_advise_inquiry *q, size_t i, size_t c)
+{
+    gcomp_advise_fact *fact = q->facts + i * q->ask->candidate_count + c;
+    memset(fact, 0, sizeof *fact);
+    for (int round = 0; round < GCOMP_ROUNDS; round++) {
+        const gcomp_round *r = q->rounds + (size_t)GCOMP_ROUNDS * i + round;
+        const gcomp_result result = gcomp_advise_count_headers(q, i, r, &fact->headers);
+        if (result != GCOMP_OK) return result;
+        gcomp_advise_add_round(fact, round, r, (double)q->desc.comm.world);
+    }
+    if (fact->uses & GCOMP_ADVISE_RANGES && gcomp_advise_cuts_mean(q->given + i))
+        fact->uses |= GCOMP_ADVISE_COUNTS;
+    return GCOMP_OK;
+}
+
+/* Finds the facts of a candidate, as if it were that of all tensors. */
 static inline gcomp_result gcomp_advise_find_facts(gcomp_advise_inquiry *q, size_t c)
 {
+    gcomp_result result;
     for (size_t i = 0; i < q->ask->tensor_count; i++) {
-        gcomp_advise_fact *fact = q->facts + i * q->ask->candidate_count + c;
-        gcomp_tensor tensor = q->ask->tensors[i];
-        gcomp_round rounds[GCOMP_ROUNDS];
-        gcomp_result result;
-        gcomp_codec given;
-        tensor.codec = NULL;
-        memset(fact, 0, sizeof *fact);
-        result = gcomp_rounds(&q->desc, &tensor, q->ask->tensor_count, &given, rounds);
-        if (result != GCOMP_OK) return result;
-        if (c && (gcomp_advise_is_none(&given) || gcomp_warning(&given, q->desc.optimizer)))
-            continue;
-        for (int round = 0; round < GCOMP_ROUNDS; round++)
-            gcomp_advise_add_round(fact, round, rounds + round, (double)q->desc.comm.world);
-        if (fact->uses & GCOMP_ADVISE_RANGES && gcomp_advise_cuts_mean(&given))
-            fact->uses |= GCOMP_ADVISE_COUNTS;
+        q->tensors[i] = q->ask->tensors[i];
+        q->tensors[i].codec = NULL;
     }
-    return GCOMP_OK;
+    q->desc.codec = q->ask->candidates[c].codec;
+    result = gcomp_rounds(&q->desc, q->tensors, q->ask->tensor_count, q->given, q->rounds);
+    for (size_t i = 0; i < q->ask->tensor_count && result == GCOMP_OK; i++) {
+        if (c && (gcomp_advise_is_none(q->given + i) ||
+                  gcomp_warning(q->given + i, q->desc.optimizer)))
+            memset(q->facts + i * q->ask->candidate_count + c, 0, sizeof *q->facts);
+        else result = gcomp_advise_find_fact(q, i, c);
+    }
+    return result;
+}
+
+/* The facts of what was chosen: with the other tensors as they were chosen, it may share headers
+   and ranges with fewer of them. */
+static inline gcomp_result gcomp_advise_find_chosen(gcomp_advise_inquiry *q)
+{
+    gcomp_result result;
+    for (size_t i = 0; i < q->ask->tensor_count; i++)
+        q->tensors[i].codec = q->ask->candidates[q->choices[i]].codec;
+    result = gcomp_rounds(&q->desc, q->tensors, q->ask->tensor_count, q->given, q->rounds);
+    for (size_t i = 0; i < q->ask->tensor_count && result == GCOMP_OK; i++)
+        result = gcomp_advise_find_fact(q, i, q->choices[i]);
+    return result;
 }
 
 /* Looks at a candidate: its text, its figures, and whether it goes with the transport and the
@@ -465,7 +515,6 @@ static inline gcomp_result gcomp_advise_inspect(gcomp_advise_inquiry *q, size_t 
     if (!gcomp_advise_are_times(numbers, 5))
         return gcomp_advise_refuse(q, GCOMP_INVALID_ARGUMENT, c,
                                    "figures are finite and not negative");
-    q->desc.codec = q->ask->candidates[c].codec;
     result = gcomp_advise_find_facts(q, c);
     if (result == GCOMP_OK) return GCOMP_OK;
     if (c) return gcomp_advise_refuse(q, result, c, q->reason);
@@ -676,7 +725,7 @@ static inline gcomp_result gcomp_advise_add(gcomp_advise_stage *s, const gcomp_a
         tensor.dtype = GCOMP_F32;
         tensor.codec = q->ask->candidates[c].codec;
         result = gcomp_add_tensor(s->gc, &tensor);
-        if (result == GCOMP_OK) result = gcomp_rounds(s->desc, &tensor, count, NULL, rounds);
+        if (result == GCOMP_OK) result = gcomp_rounds(s->desc, &tensor, 1, NULL, rounds);
         for (int round = 0; round < GCOMP_ROUNDS && result == GCOMP_OK; round++)
             if (rounds[round].kind == GCOMP_ALLGATHER && rounds[round].bytes > s->bound)
                 s->bound = rounds[round].bytes;
@@ -832,11 +881,12 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
     price.link = fact->summed * link->sum_byte;
     if (fact->form == GCOMP_ALLGATHER) {
         price.codec += n * (world - 1) * f->payload;
-        price.link += ((double)GCOMP_ADVISE_HEADER + n * f->bytes) * link->gather_byte;
+        price.link += (fact->headers + n * f->bytes) * link->gather_byte;
     } else if (fact->form == GCOMP_ALLTOALL) {
-        double shards = (double)GCOMP_ADVISE_HEADER * world + n * f->bytes;
+        const double pieces = fact->headers / (double)GCOMP_ADVISE_HEADER; /* payloads of ranges */
+        double shards = fact->headers + n * f->bytes;
         if (!(f->bytes > 0)) shards = fact->shards;
-        price.codec += (world - 1) * f->tensor;
+        if (pieces > 1) price.codec += (pieces - 1) * f->tensor;
         price.codec += n * ((world - 1) / world + fact->mean) * f->payload;
         price.link += shards * link->exchange_byte;
         price.link += fact->mean * shards / world * link->gather_byte;
@@ -859,51 +909,64 @@ static inline double gcomp_advise_start(const gcomp_advise_inquiry *q, unsigned 
            gathers * link->gather_start + 2 * (double)GCOMP_ADVISE_LENGTH * link->gather_byte;
 }
 
-/* The step with only these collectives and the first `candidates` candidates: times, and choices if
-   `each` is not NULL. 0: some tensor needs other collectives. */
-static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned collectives,
-                                    size_t candidates, gcomp_advise_choice *each,
-                                    gcomp_advice *advice)
+/* The step as it is chosen: times, and what is chosen if `each` is not NULL. */
+static inline void gcomp_advise_add_up(const gcomp_advise_inquiry *q, gcomp_advise_choice *each,
+                                       gcomp_advice *advice)
 {
     const gcomp_advise_link *link = &q->link;
     unsigned used = 0;
     memset(advice, 0, sizeof *advice);
     for (size_t i = 0; i < q->ask->tensor_count; i++) {
+        const size_t choice = q->choices[i];
+        const gcomp_advise_fact *fact = gcomp_advise_fact_of(q, i, choice);
+        const gcomp_advise_price price = gcomp_advise_price_of(q, i, choice);
         const gcomp_advise_price plain = gcomp_advise_price_of(q, i, 0);
-        const int plain_too = !(gcomp_advise_fact_of(q, i, 0)->uses & ~collectives);
-        gcomp_advise_price best = plain;
-        size_t choice = GCOMP_ADVISE_CANDIDATES;
-        for (size_t c = 0; c < candidates; c++) {
-            const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
-            const gcomp_advise_price price = gcomp_advise_price_of(q, i, c);
-            const double seconds = price.codec + price.link;
-            if (!uses || uses & ~collectives) continue;
-            if (choice < GCOMP_ADVISE_CANDIDATES && seconds >= best.codec + best.link) continue;
-            if (c && plain_too &&
-                seconds + price.noise + plain.noise >= plain.codec + plain.link)
-                continue;
-            best = price;
-            choice = c;
-        }
-        if (choice == GCOMP_ADVISE_CANDIDATES) return 0;
-        used |= gcomp_advise_fact_of(q, i, choice)->uses;
-        advice->codec_seconds += best.codec;
-        advice->link_seconds += best.link;
+        used |= fact->uses;
+        advice->codec_seconds += price.codec;
+        advice->link_seconds += price.link;
         advice->compressed += choice != 0;
-        if (choice) advice->noise += best.noise + plain.noise;
+        if (choice) advice->noise += price.noise + plain.noise;
         if (!each) continue;
         each[i].choice = choice;
-        each[i].seconds = best.codec + best.link;
+        each[i].seconds = price.codec + price.link;
         each[i].plain = plain.codec + plain.link;
-        each[i].form = gcomp_advise_fact_of(q, i, choice)->form;
-        each[i].dtype = gcomp_advise_fact_of(q, i, choice)->dtype;
-        each[i].sent = gcomp_advise_fact_of(q, i, choice)->sent;
+        each[i].form = fact->form;
+        each[i].dtype = fact->dtype;
+        each[i].sent = fact->sent;
     }
     if (q->desc.comm.world > 1)
         advice->link_seconds += link->gather_start + (double)GCOMP_ADVISE_FRAME * link->gather_byte;
     for (int bit = 0; used >> bit; bit++)
         if (used >> bit & 1) advice->link_seconds += gcomp_advise_start(q, 1u << bit);
     advice->seconds = advice->codec_seconds + advice->link_seconds;
+}
+
+/* Chooses the step with only these collectives and the first `candidates` candidates. 0: some
+   tensor needs other collectives. */
+static inline int gcomp_advise_with(const gcomp_advise_inquiry *q, unsigned collectives,
+                                    size_t candidates, gcomp_advice *advice)
+{
+    for (size_t i = 0; i < q->ask->tensor_count; i++) {
+        const gcomp_advise_price plain = gcomp_advise_price_of(q, i, 0);
+        const int plain_too = !(gcomp_advise_fact_of(q, i, 0)->uses & ~collectives);
+        double best = 0;
+        size_t choice = GCOMP_ADVISE_CANDIDATES;
+        for (size_t c = 0; c < candidates; c++) {
+            const unsigned uses = gcomp_advise_fact_of(q, i, c)->uses;
+            const gcomp_advise_price price = gcomp_advise_price_of(q, i, c);
+            const double seconds = price.codec + price.link;
+            if (!uses || uses & ~collectives) continue;
+            if (choice < GCOMP_ADVISE_CANDIDATES && seconds >= best) continue;
+            if (c && plain_too &&
+                seconds + price.noise + plain.noise >= plain.codec + plain.link)
+                continue;
+            best = seconds;
+            choice = c;
+        }
+        if (choice == GCOMP_ADVISE_CANDIDATES) return 0;
+        q->choices[i] = choice;
+    }
+    gcomp_advise_add_up(q, NULL, advice);
     return 1;
 }
 
@@ -921,20 +984,21 @@ static inline const char *gcomp_advise_in_vain(const gcomp_advise_inquiry *q)
 }
 
 /* Finds the shortest step, once all is known. */
-static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advise_choice *each,
-                                       gcomp_advice *advice)
+static inline gcomp_result gcomp_advise_choose(gcomp_advise_inquiry *q, gcomp_advise_choice *each,
+                                               gcomp_advice *advice)
 {
     const size_t count = q->ask->candidate_count;
     size_t candidates = 1;
     unsigned all = 0, chosen;
     gcomp_advice best, other;
+    gcomp_result result;
     double plain;
     for (size_t i = 0; i < q->ask->tensor_count * count; i++) all |= q->facts[i].uses;
-    (void)gcomp_advise_with(q, all, 1, NULL, &best); /* without compression */
+    (void)gcomp_advise_with(q, all, 1, &best); /* without compression */
     plain = best.seconds;
     chosen = all;
     for (unsigned some = all; some; some = (some - 1) & all) { /* each set of collectives */
-        if (gcomp_advise_in_vain(q) || !gcomp_advise_with(q, some, count, NULL, &other) ||
+        if (gcomp_advise_in_vain(q) || !gcomp_advise_with(q, some, count, &other) ||
             other.seconds >= best.seconds ||
             (other.compressed && other.seconds + other.noise >= plain))
             continue;
@@ -942,9 +1006,19 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
         chosen = some;
         candidates = count;
     }
-    (void)gcomp_advise_with(q, chosen, candidates, each, advice);
+    (void)gcomp_advise_with(q, chosen, candidates, &best);
+    result = gcomp_advise_find_chosen(q);
+    if (result == GCOMP_OK) gcomp_advise_add_up(q, NULL, &best);
+    if (result == GCOMP_OK && best.compressed && best.seconds + best.noise >= plain) {
+        /* it does not pay by the shorter bundles */
+        memset(q->choices, 0, q->ask->tensor_count * sizeof *q->choices);
+        result = gcomp_advise_find_chosen(q);
+    }
+    if (result != GCOMP_OK) return gcomp_advise_fail(q->ask->desc, result, q->reason);
+    gcomp_advise_add_up(q, each, advice);
     advice->plain = plain;
     advice->note = gcomp_advise_in_vain(q);
+    return GCOMP_OK;
 }
 
 /* Finds the choice of candidates, tensor by tensor, with the shortest step. Means are made as
@@ -952,10 +1026,14 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
    a tensor of n elements, W workers:
      as a sum of b bytes   tensor + n * element;  b * sum_byte
      gathered              tensor + n * (element + (W - 1) * payload)
-                           (32 + n * bytes) * gather_byte
-     by ranges             W * tensor + n * (element + ((W - 1) / W + m) * payload)
-                           (32 W + n * bytes) * (exchange_byte + m / W * gather_byte)
+                           (h + n * bytes) * gather_byte
+     by ranges             h / 32 * tensor + n * (element + ((W - 1) / W + m) * payload)
+                           (h + n * bytes) * (exchange_byte + m / W * gather_byte)
      for the frames, and for each collective that some tensor uses:   its start
+   h are bytes of headers. A tensor alone has 32 in a gather and 32 W in ranges, and one behind
+   another of its bundle has 4 in a gather, and by ranges those of the ranges that begin in it. While
+   a tensor is decided on, all others count as having the same codec; the results are of the codecs
+   that were chosen, as gcomp_describe tells of an object with them.
    The own shards are encoded; those of the other workers for one range, together one payload less
    1 / W, are decoded; then the mean is, which is m times as long as a payload: 1 in two shots, at
    most W for sparse payloads, whose elements may all differ, 0 where the mean stays scattered. The
@@ -971,18 +1049,21 @@ static inline void gcomp_advise_choose(const gcomp_advise_inquiry *q, gcomp_advi
    gradients are normally distributed numbers. If the length of a payload depends on more than that
    (strom, nonzero, adacomp, coded levels), set `bytes`: a figure that is set stays. Workers that
    share a machine should measure at the same time, as they work. If no figure is missing, only a
-   table of 16 bytes for each tensor and candidate is allocated.
+   table of 56 bytes for each tensor and candidate, and 232 for each tensor, is allocated.
      each[tensor_count]  out  NULL: not wanted
      *advice             out
-   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_BAD_CODEC, GCOMP_MISSING_CALLBACK (also: nothing
-   to measure with), GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On
+   Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DUPLICATE_NAME, GCOMP_BAD_CODEC,
+   GCOMP_MISSING_CALLBACK (also: nothing to measure with), GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On
    error the results are unchanged. */
 static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
                                         gcomp_advise_choice *each, gcomp_advice *advice)
 {
+    enum { ARRAYS = 5 };
     gcomp_advise_inquiry q;
     gcomp_result result;
-    size_t bytes;
+    size_t bytes[ARRAYS], count;
+    void *memory[ARRAYS];
+    int missing = 0;
     if (!question || !question->desc || !advice) return GCOMP_INVALID_ARGUMENT;
     result = gcomp_advise_inspect_question(question);
     if (result != GCOMP_OK) return result;
@@ -999,17 +1080,30 @@ static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
     }
     q.desc.why = q.reason;
     q.desc.why_capacity = sizeof q.reason;
-    bytes = (question->tensor_count * question->candidate_count + 1) * sizeof *q.facts;
-    q.facts = (gcomp_advise_fact *)gcomp_advise_take(question->desc, bytes);
-    if (!q.facts)
-        return gcomp_advise_fail(question->desc, GCOMP_OUT_OF_MEMORY,
-                                 "no memory for a table of tensors and candidates");
+    count = question->tensor_count + 1; /* no array is empty */
+    bytes[0] = count * question->candidate_count * sizeof *q.facts;
+    bytes[1] = count * sizeof *q.tensors;
+    bytes[2] = count * sizeof *q.given;
+    bytes[3] = count * GCOMP_ROUNDS * sizeof *q.rounds;
+    bytes[4] = count * sizeof *q.choices;
+    for (int i = 0; i < ARRAYS; i++) {
+        memory[i] = gcomp_advise_take(question->desc, bytes[i]);
+        missing |= !memory[i];
+    }
+    q.facts = (gcomp_advise_fact *)memory[0];
+    q.tensors = (gcomp_tensor *)memory[1];
+    q.given = (gcomp_codec *)memory[2];
+    q.rounds = (gcomp_round *)memory[3];
+    q.choices = (size_t *)memory[4];
+    if (missing)
+        result = gcomp_advise_fail(question->desc, GCOMP_OUT_OF_MEMORY,
+                                   "no memory for a table of tensors and candidates");
     for (size_t c = 0; c < question->candidate_count && result == GCOMP_OK; c++)
         result = gcomp_advise_inspect(&q, c);
     for (size_t c = 0; c < question->candidate_count && result == GCOMP_OK; c++)
         result = gcomp_advise_figure_out(&q, c);
-    if (result == GCOMP_OK) gcomp_advise_choose(&q, each, advice);
-    gcomp_advise_give(question->desc, q.facts, bytes);
+    if (result == GCOMP_OK) result = gcomp_advise_choose(&q, each, advice);
+    for (int i = 0; i < ARRAYS; i++) gcomp_advise_give(question->desc, memory[i], bytes[i]);
     return result;
 }
 

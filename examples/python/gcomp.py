@@ -1201,15 +1201,18 @@ def open(codec: Union[str, Codec, None] = None, *, comm: Optional[Comm] = None, 
     return Gcomp(codec, comm, node, options)
 
 
-def rounds(codec: Any, name: str, rows: int, cols: Optional[int] = None, *, stack: Optional[int] = None, dtype: str = "fp32",
-           count: int = 1, comm: Optional[Comm] = None, **options: Any) -> Tuple[Codec, List[Round]]:
-    """What steps would do for a tensor of an object with `count` tensors: its codec, and its rounds (kind, dtype, bytes, sent)."""
+def rounds(codec: Any, tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None,
+           **options: Any) -> List[Tuple[Codec, List[Round]]]:
+    """What steps would do for the tensors of an object, each (name, rows[, cols[, stack[, dtype]]]): for each tensor its codec, and its
+    rounds (kind, dtype, bytes, sent)."""
     desc, keep = _desc(codec, comm, None, options, [])
-    found, made = _Codec(), (_Round * 3)()
-    code = _lib.gcomp_rounds(byref(desc), byref(_tensor(name, rows, cols, stack, dtype, None)), _size(count, "count"), byref(found), made)
+    count = len(tensors)
+    found, made = (_Codec * count)(), (_Round * (3 * count))()
+    code = _lib.gcomp_rounds(byref(desc), _tensors(tensors), count, found, made)
     if code:
         raise Error(code, keep[-1].value.decode(errors="replace"))
-    return Codec._from(found), [Round(_KIND_NAMES[r.kind], _NAMES[r.dtype], r.bytes, r.sent) for r in made if r.kind]
+    return [(Codec._from(found[i]), [Round(_KIND_NAMES[r.kind], _NAMES[r.dtype], r.bytes, r.sent) for r in made[3 * i:3 * i + 3] if r.kind])
+            for i in range(count)]
 
 
 def memory_needed(codec: Any, tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None, **options: Any) -> int:

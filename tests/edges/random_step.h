@@ -599,7 +599,7 @@ static int goes_as_none(const crew *c, const gcomp_codec *codec, size_t t)
     tensor.codec = text;
     desc.codec = desc.schedule = NULL;
     desc.comm = comm_of(c, 0, c->world);
-    MUST(gcomp_rounds(&desc, &tensor, 2, &goes, rounds) == GCOMP_OK, "rounds of %s", text);
+    MUST(gcomp_rounds(&desc, &tensor, 1, &goes, rounds) == GCOMP_OK, "rounds of %s", text);
     return method_is(&goes, "none", none);
 }
 

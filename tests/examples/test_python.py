@@ -361,7 +361,9 @@ def one_worker_compresses_commits_and_gets_back():
         assert np.array_equal(gc.residual(0), (grad - sent) / 2) and np.all(np.count_nonzero(sent.reshape(4, 500), 1) == 10)
     raises(gcomp.Error, lambda: gcomp.open("sign", decay=2), "decay")
     raises(TypeError, lambda: gcomp.open("sign", decay="much"))
-    codec, found = gcomp.rounds("powersgd:rank=2", "w", 100, 50, comm=gcomp.Comm(0, 2))
+    (codec, found), (_, summed) = gcomp.rounds("powersgd:rank=2", [("w", 100, 50), ("b", 50)], comm=gcomp.Comm(0, 2))
+    assert [(r.kind, r.bytes) for r in summed] == [("allreduce", 200)]
+    raises(gcomp.Error, lambda: gcomp.rounds("sign", [("w", 10), ("w", 10)]), "'w'")
     assert str(codec) == "powersgd:rank=2" and [r.kind for r in found] == ["allreduce", "allreduce"] and found[0].dtype == "fp32"
     assert gcomp.memory_needed("sign", [("w", 100, 50), ("b", 7)]) > 20000
     assert "warning" in describe_of("sign", "adam") and "warning" not in describe_of("sign", "sgd")
