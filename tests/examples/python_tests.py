@@ -82,8 +82,8 @@ class Threads(gcomp.Comm):
 
 
 class Group:
-    def __init__(self, world):
-        self.world, self.box, self.barrier = world, [None] * world, threading.Barrier(world, timeout=120)
+    def __init__(self, world, seconds=120):
+        self.world, self.box, self.barrier = world, [None] * world, threading.Barrier(world, timeout=seconds)
 
     def run(self, work):
         """work(comm) on all workers; returns what each returned or raised."""
