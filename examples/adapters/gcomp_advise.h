@@ -1053,8 +1053,8 @@ static inline gcomp_result gcomp_advise_choose(gcomp_advise_inquiry *q, gcomp_ad
      each[tensor_count]  out  NULL: not wanted
      *advice             out
    Returns GCOMP_OK, GCOMP_INVALID_ARGUMENT, GCOMP_DUPLICATE_NAME, GCOMP_BAD_CODEC,
-   GCOMP_MISSING_CALLBACK (also: nothing to measure with), GCOMP_OUT_OF_MEMORY, GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On
-   error the results are unchanged. */
+   GCOMP_MISSING_CALLBACK (also: nothing to measure with), GCOMP_OUT_OF_MEMORY,
+   GCOMP_ISA_UNAVAILABLE; desc->why has the sentence. On error the results are unchanged. */
 static inline gcomp_result gcomp_advise(const gcomp_advise_question *question,
                                         gcomp_advise_choice *each, gcomp_advice *advice)
 {
