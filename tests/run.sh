@@ -535,7 +535,7 @@ long_run() {
     over_mpi
     examples
     long_tests
-    drain 3 # some wait for each other's messages more than they compute
+    drain 2 # some wait for each other's messages more than they compute
     rm -rf $out/wine # 700 MB
     [ "$failed" = 0 ] && find $out -type f -size +1M -delete # programs, 500 MB
     return 0
