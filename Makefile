@@ -208,7 +208,7 @@ test: ## test every property, in about 4 minutes on two cores; "make test ONE=te
 	@sh tests/run.sh
 endif
 
-test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 30 minutes
+test-all: ## test the rest: all compilers, levels and standards, emulated sets, a long fuzz, MPI, examples; takes some 25 minutes
 	@sh tests/run.sh all
 
 layouts: build/layouts ## print sizes and offsets of all public structs, and values of constants, as JSON: for other languages
