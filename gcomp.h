@@ -891,8 +891,8 @@
             elements of a block makes the second moment of most of them three times too large.
             topk:density=0.01, sketch: 12 to 32 %. What waits in the residual comes ten steps late.
             terngrad: 4.5 %. int:bits=2 and lloyd: 4 %, int:bits=3: 2.6 %. ecsq: .3 % with 4 bits,
-            1.5 % with 3, 5 % with 2, 7 % with 1.2. eden:feedback=1: 7 %. topk:density=0.1: 3 to
-            8 %.
+            1.5 % with 3, 5 % with 2, 7.5 % with 1.2. eden:feedback=1: 7 %. topk:density=0.1: 3
+            to 8 %.
      If the optimizer is yours, send momentum instead of gradients: 1-bit Adam, with sign after
      uncompressed first steps (22): no loss was seen; or Signum with vote (25): 6 %; or DeMo with
      dct:top=32 (35): 6 %. See examples/transformer/transformer.c.

@@ -62,7 +62,7 @@ if [ "${1:-}" = --run ]; then
         echo "$*" >"$out/arguments"
     fi
     # recipe,rate,seed,loss,sent a step,sent a step in the last tenth,received a step,computation ms,codec ms
-    { without_quotes "$out/demo.csv" | tail -n 1 && without_quotes "$out/demo.csv" | awk -F , 'FNR > 1' | tail -n "$(($(wc -l <"$out/demo.csv") / 10))" | head -n 1
+    { without_quotes "$out/demo.csv" | tail -n 1 && without_quotes "$out/demo.csv" | tail -n +2 | tail -n "$(($(wc -l <"$out/demo.csv") / 10))" | head -n 1
       without_quotes "$out/runs.csv" | tail -n 1; } | awk -F , -v what="$recipe,$rate,$seed" '
         NR == 1 { last = $2; sent = $4 } NR == 2 { tenth = (sent - $4) / (last - $2) }
         NR == 3 { printf "%s,%s,%.0f,%.0f,%.0f,%s,%s\n", what, $12, $4, tenth, $5, $9, $10 }' >"$out/line"

@@ -314,7 +314,7 @@ header_builds() { # the longest first
     [ -n "$clang" ] && made "libFuzzer builds" $out/fuzz clang -std=gnu11 -O1 -g1 -fsanitize=fuzzer,address -DGCOMP_MAX_ISA=1 -w $inc \
         tests/edges/fuzz_decode.c -o $out/fuzz -lm
     made "the header, sanitizers" $san $san_gcc -O2 $inc -c $out/one.c -o $san
-    made "examples build" $out/examples sh -c "until [ -e $plain.status ]; do sleep 0.1; done; cp $plain build/gcomp.o && make -s examples"
+    queue check "examples build" $out/examples $plain sh -c "cp $plain build/gcomp.o && make -s examples"
     check "the bench builds" sh -c "for file in bench gemm resnet; do gcc -std=gnu11 -O0 -w $inc -fsyntax-only bench/\$file.c || exit 1; done"
     bare gcc -std=c99 -O2
     [ -n "$arm" ] && made "the header, aarch64" $arm_o $arm -std=gnu11 -O2 -w $inc -I$out/include -c $out/one.c -o $arm_o

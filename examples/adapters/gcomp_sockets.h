@@ -1318,9 +1318,22 @@ static inline int gcomp_sockets_sum_halves(gcomp_sockets *s, size_t shard, gcomp
     return error ? GCOMP_SOCKETS_FAILED : 0;
 }
 
+/* data[count] <- the fold of all workers' elements, in rank order; those of the others are in the
+   buffer. fold NULL: the elements are halves. */
+static inline int gcomp_sockets_fold_own(gcomp_sockets *s, unsigned char *data, size_t count,
+                                         size_t bytes, gcomp_dtype dtype,
+                                         void (*fold)(void *, const void *, size_t))
+{
+    int error = 0;
+    memcpy(s->buffer + (size_t)s->rank * GCOMP_SOCKETS_PIECE, data, count * bytes);
+    if (fold) gcomp_sockets_fold_all(s, count, fold);
+    else error = gcomp_sockets_sum_halves(s, count, dtype);
+    if (!error) memcpy(data, s->buffer, count * bytes);
+    return error;
+}
+
 /* One piece of a sum. The elements from count * w / world up to count * (w + 1) / world are worker
-   w's shard. Each worker gets its shard from all, folds it in rank order, and sends it to all.
-   fold NULL: the elements are halves. */
+   w's shard. Each worker gets its shard from all, folds it, and sends it to all. */
 static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data, size_t count,
                                            size_t bytes, gcomp_dtype dtype,
                                            void (*fold)(void *, const void *, size_t))
@@ -1335,12 +1348,8 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
         s->flows[w].out_left = w == rank ? 0 : (count * (w + 1) / world - other) * bytes;
     }
     error = gcomp_sockets_move(s);
+    if (!error) error = gcomp_sockets_fold_own(s, data + begin * bytes, shard, bytes, dtype, fold);
     if (error) return error;
-    memcpy(s->buffer + rank * GCOMP_SOCKETS_PIECE, data + begin * bytes, shard * bytes);
-    if (fold) gcomp_sockets_fold_all(s, shard, fold);
-    else error = gcomp_sockets_sum_halves(s, shard, dtype);
-    if (error) return error;
-    memcpy(data + begin * bytes, s->buffer, shard * bytes);
     gcomp_sockets_flow_all(s, data + begin * bytes, 0, shard * bytes, data, 0, 0);
     for (size_t w = 0; w < world; w++) {
         size_t other = count * w / world;
@@ -1348,20 +1357,6 @@ static inline int gcomp_sockets_fold_piece(gcomp_sockets *s, unsigned char *data
         s->flows[w].in_left = w == rank ? 0 : (count * (w + 1) / world - other) * bytes;
     }
     return gcomp_sockets_move(s);
-}
-
-/* A sum whose data came with the meeting: each worker folds all of it, in rank order. */
-static inline int gcomp_sockets_fold_brief(gcomp_sockets *s, void *data, size_t count, size_t bytes,
-                                           gcomp_dtype dtype,
-                                           void (*fold)(void *, const void *, size_t))
-{
-    int error = 0;
-    if (!count) return 0;
-    memcpy(s->buffer + (size_t)s->rank * GCOMP_SOCKETS_PIECE, data, count * bytes);
-    if (fold) gcomp_sockets_fold_all(s, count, fold);
-    else error = gcomp_sockets_sum_halves(s, count, dtype);
-    if (!error) memcpy(data, s->buffer, count * bytes);
-    return error;
 }
 
 static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind, void *data,
@@ -1388,7 +1383,8 @@ static inline int gcomp_sockets_reduce(gcomp_sockets *s, gcomp_sockets_kind kind
     else if (dtype == GCOMP_I16) fold = gcomp_sockets_sum16;
     else if (dtype == GCOMP_I32) fold = gcomp_sockets_sum32;
     if (!fold && !halves) return GCOMP_SOCKETS_MISMATCH; /* on all: they bring the same */
-    if (brief) error = gcomp_sockets_fold_brief(s, data, count, bytes, dtype, fold);
+    if (brief) /* the data of all came with the meeting */
+        error = gcomp_sockets_fold_own(s, (unsigned char *)data, count, bytes, dtype, fold);
     for (size_t at = 0; at < count && !error && !brief; at += most)
         error = gcomp_sockets_fold_piece(s, (unsigned char *)data + at * bytes,
                                          count - at < most ? count - at : most, bytes, dtype,
