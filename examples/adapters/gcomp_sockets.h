@@ -182,7 +182,8 @@
 #endif
 
 /* Data of at most so many bytes travel with the meeting of a collective, from each worker to each
-   other one. The same on all workers, and at most GCOMP_SOCKETS_PIECE. */
+   other one. At most GCOMP_SOCKETS_PIECE, and the same on all workers: the first collective fails
+   if it is not. */
 #ifndef GCOMP_SOCKETS_BRIEF
 #define GCOMP_SOCKETS_BRIEF ((size_t)4096)
 #endif
@@ -1226,7 +1227,7 @@ static inline int gcomp_sockets_meet(gcomp_sockets *s, gcomp_sockets_kind kind, 
     for (int w = 0; w < s->world && !s->failed; w++) /* one that a message has found dead */
         if (w != s->rank && s->peers[w] < 0) gcomp_sockets_lose(s, w, GCOMP_SOCKETS_GONE);
     if (s->failed) return GCOMP_SOCKETS_FAILED;
-    mine->magic = 0x4b534347u;
+    mine->magic = 0x4b534347u + (uint32_t)GCOMP_SOCKETS_BRIEF; /* whoever has another one is lost */
     mine->kind = (uint32_t)kind;
     mine->root = root;
     mine->turn = s->turn++;

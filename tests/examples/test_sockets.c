@@ -183,11 +183,25 @@ static int body_pair(gcomp_sockets *s, told *t)
     return gcomp_sockets_barrier(s);
 }
 
+/* What one has for the most bytes that go with a meeting, the others have not. */
+static int body_other_brief(gcomp_sockets *s, told *t)
+{
+    float data[600] = {1};
+    if (s->rank == 1) most_brief = 20;
+    t->wrong += gcomp_sockets_allreduce(s, data, 600, GCOMP_F32) != GCOMP_SOCKETS_FAILED;
+    return gcomp_sockets_barrier(s);
+}
+
 static int body_gives_up(gcomp_sockets *s, told *t)
 {
     if (s->rank == 1) gcomp_sockets_fail(s);
     t->wrong += gcomp_sockets_barrier(s) != GCOMP_SOCKETS_FAILED;
     return gcomp_sockets_barrier(s);
+}
+
+static void test_one_that_was_compiled_otherwise_ends_the_group(void)
+{
+    CHECK(run(3, 30, body_other_brief) && all_are(3, GCOMP_SOCKETS_FAILED));
 }
 
 static void test_one_that_gives_up_ends_the_group_at_once(void)
@@ -476,6 +490,7 @@ int main(void)
     RUN(test_callbacks_do_what_is_asked_of_them);
     RUN(test_collectives_of_1_to_4_workers_are_right);
     RUN(test_workers_that_disagree_are_told_and_go_on);
+    RUN(test_one_that_was_compiled_otherwise_ends_the_group);
     RUN(test_one_that_gives_up_ends_the_group_at_once);
     RUN(test_messages_go_from_one_worker_to_one_other);
     RUN(test_a_worker_that_dies_fails_the_messages_that_name_it);
