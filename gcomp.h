@@ -1164,22 +1164,21 @@
    of 16 in the same way, and that of a tree of 8. Elements behind the last one have u = 0.
 
    LEVELS BY STATES, the codes q of ecsq where n > 0: -127 .. 127. Offsets stand in front, as with
-   CODED LEVELS. Then segments: each covers 8192 elements, the last one of each 65536 what is left.
-   A segment of m elements has at most m + 1 bytes:
-     | 0 | m codes |   or   | a byte h, 1 .. 37 | table, if h > 1 | stream |
-   A table makes h - 1 tokens t. For t = 1 .. h - 2 it has f(t): a byte below 128; or a byte 128 + x
-   and a byte y, f = 256 x + y. f(0) is 1024 less twice their sum, which is not above 512. A table
-   holds for the segments behind it that have h = 1, up to the next table, or to the next 65536
-   elements, which begin without a table. With it 1024 states get tokens with signs, in the order 0,
-   +1, -1, +2, -2, ..: f(t) states each, the first one state 0, the next one always 643 states
-   further modulo 1024. State number j of the f that have the same token and sign, counted by their
-   numbers from 0 on, has x = f + j and b = 10 - floor(log2 x).
-   The stream, from bit 0 on: zeros, at most 7, and a 1; then 10 bits for each of the states s(0) ..
-   s(3). Then each element i of the segment. It has the token and the sign of the state s = s(i mod
-   4). |q| is t, but from token 32 on, with r = floor(t / 2) - 12, the next r bits of the stream are
-   those below the highest two of |q|: |q| = 2^r (2 + t mod 2) + these. Then s(i mod 4) becomes
-   2^b x - 1024 + the next b bits. At the end s(0) .. s(3) are 0, and the stream ends with a whole
-   byte.
+   CODED LEVELS, for chunks: of 65536 elements each, the last one of what is left. A chunk of m
+   elements has at most m + 1 bytes, and at most m if it is not packed:
+     | 0 | m codes |   or   | 1 | L states, a u32 each, 2^15 <= x < 2^31 | part | part | ..
+   L = 32 from m = 16384 on, else 16 from 8192 on, else 8 from 4096 on, else 4. A part has 16384
+   elements, the last one what is left:
+     | a byte T, at most 128 | if T > 0, T bytes: f of the escape, f(1), .., f(T - 1) | stream |
+   T = 0: the table of the part before holds; the first part of a chunk has one. f(0) is 512 less f
+   of the escape and twice the sum of the others, which are not above 512 together. The numbers
+   0 .. 511 get symbols in the order 0, +1, -1, +2, -2, .., -(T - 1), escape: f numbers each. start
+   is the first number of a symbol.
+   The stream: for each L elements, the last of a part fewer, first each element i in turn. With x
+   the state i mod L, its symbol is that of x mod 512. x becomes f * floor(x / 512) + x mod 512 -
+   start. If that is below 2^15, x becomes x * 2^16 + the next u16 of the stream. Then, for each of
+   these elements that is an escape, a byte of the stream, which is q (not -128). At the end of the
+   chunk each state is 2^15, also those that no element had.
 
    SAVED STATE, version 3, written by gcomp_save. Numbers are little endian. T is the number of
    tensors, which stand in the order in which they were added. Floats and doubles are finite, unless
@@ -4310,6 +4309,8 @@ typedef struct gcomp__common_kernels {
 } gcomp__common_kernels;
 
 /* Entropy codes of levels, see >>levels. */
+struct gcomp__state_writer;
+struct gcomp__state_reader;
 typedef struct gcomp__level_kernels {
     /* packed codes of a chunk to segments; returns their bytes */
     size_t (*code)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to);
@@ -4318,6 +4319,10 @@ typedef struct gcomp__level_kernels {
                          const uint8_t *end, uint8_t *codes);
     /* as the common kernel, for payloads whose levels are coded */
     void (*sink)(void *sink, size_t chunk);
+    /* levels by states: to a stream and back, see >>states */
+    uint8_t *(*put)(struct gcomp__state_writer *w, const uint8_t *codes, size_t n, uint8_t *end);
+    size_t (*get)(struct gcomp__state_reader *r, const uint8_t *p, size_t bytes, uint8_t *codes,
+                  size_t n);
 } gcomp__level_kernels;
 
 /* The view of a payload that is packed like another one, which is open: the same at another
@@ -5254,6 +5259,12 @@ static float gcomp__fold16_float(const float *d)
 #define gw_sar GCOMP__F(gw_sar)                /* x >> k, copies of the sign come in */
 #define gw_turn GCOMP__F(gw_turn)              /* x << 1, and the top bit comes in */
 #define gw_mul_halves GCOMP__F(gw_mul_halves)  /* low half times k plus high half, signed */
+#define gw_mul_high GCOMP__F(gw_mul_high)      /* AVX2: the high 32 bits of x * y, unsigned */
+#define gw_look GCOMP__F(gw_look)              /* AVX2: table[x], of any length */
+/* AVX2: lanes where `where` is all ones take 16 bits each from *p: x << 16 | these; *p moves. And
+   back: they give their low 16 bits to before *end, and 16 bytes before it are written */
+#define gw_take GCOMP__F(gw_take)
+#define gw_give GCOMP__F(gw_give)
 #define gw_ties GCOMP__F(gw_ties)              /* is the lower half of any word all ones? */
 #define gw_load_halves GCOMP__F(gw_load_halves) /* the 16 halves of 8 words, the lower half first */
 #define gw_look16 GCOMP__F(gw_look16)          /* table[x & 15] for x from -8 to 7 */
@@ -5748,6 +5759,62 @@ GCOMP__INLINE void gv_keep(float *to, uint32_t *index, gv x, uint32_t base, uint
     _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps(x.r[1], b));
     _mm256_storeu_si256((__m256i *)(void *)index, first);
     _mm256_storeu_si256((__m256i *)(void *)(index + count), second);
+}
+
+GCOMP__INLINE gw gw_mul_high(gw x, gw y)
+{
+    GCOMP__ALL(const __m256i even = _mm256_mul_epu32(x.r[i], y.r[i]);
+               const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(x.r[i], 32),
+                                                    _mm256_srli_epi64(y.r[i], 32));
+               x.r[i] = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))
+    return x;
+}
+GCOMP__INLINE gw gw_look(const uint32_t *table, gw x)
+{
+    GCOMP__ALL(x.r[i] = _mm256_i32gather_epi32((const int *)(const void *)table, x.r[i], 4))
+    return x;
+}
+/* The next 8 words are read, and a lane takes the one whose number is that of the lanes before it
+   that take one. The product adds up the bits of a byte so:
+
+     byte                       0 0 1 0 0 1 1 0      lanes 5, 2 and 1
+     pdep: each bit to a byte   00 00 01 00 00 01 01 00
+     times 0x0101010101010100   03 03 02 02 02 01 00 00      byte j: the sum of those below j */
+GCOMP__INLINE gw gw_take(const uint8_t **p, gw x, gw where)
+{
+    const uint32_t mask = gw_signs(where);
+    GCOMP__ALL(const uint32_t byte = mask >> 8 * i & 0xff;
+               const uint64_t before = _pdep_u64(byte, 0x0101010101010101u) * 0x0101010101010100u;
+               __m256i words = _mm256_cvtepu16_epi32(gcomp__load16_avx2(*p));
+               words = _mm256_permutevar8x32_epi32(
+                   words, _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)before)));
+               words = _mm256_or_si256(_mm256_slli_epi32(x.r[i], 16), words);
+               x.r[i] = _mm256_blendv_epi8(x.r[i], words, where.r[i]);
+               *p += 2 * _mm_popcnt_u32(byte))
+    return x;
+}
+/* The words of a register are the last ones of 8, and these are stored: the next register's go over
+   those in front. */
+GCOMP__INLINE __m256i gcomp__give8_avx2(uint8_t **end, __m256i x, __m256i where)
+{
+    const uint32_t byte = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(where));
+    const unsigned count = (unsigned)_mm_popcnt_u32(byte);
+    uint64_t kept = _pext_u64(0x0706050403020100u, _pdep_u64(byte, 0x0101010101010101u) * 0xff);
+    kept = kept << 4 * (8 - count) << 4 * (8 - count);
+    const __m256i from = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)kept));
+    const __m256i words =
+        _mm256_and_si256(_mm256_permutevar8x32_epi32(x, from), _mm256_set1_epi32(0xffff));
+    _mm_storeu_si128((__m128i *)(void *)(*end - 16),
+                     _mm_packus_epi32(_mm256_castsi256_si128(words),
+                                      _mm256_extracti128_si256(words, 1)));
+    *end -= 2 * count;
+    return _mm256_blendv_epi8(x, _mm256_srli_epi32(x, 16), where);
+}
+GCOMP__INLINE gw gw_give(uint8_t **end, gw x, gw where)
+{
+    x.r[1] = gcomp__give8_avx2(end, x.r[1], where.r[1]);
+    x.r[0] = gcomp__give8_avx2(end, x.r[0], where.r[0]);
+    return x;
 }
 
 /* 16 halves (fp16) as floats. Below, codes of 8 and 6 bits become halves first: a code is the sign
@@ -9503,58 +9570,43 @@ static const gcomp__common_kernels GCOMP__F(common) = {
 
    The codes of >>levels answer questions about 64 levels at once, each with a bit. Where an answer
    is likely, a bit is too much. Here the levels -127 .. 127 of a chunk are coded with as many bits
-   as they are rare, and fractions of bits count: asymmetric numeral systems, by a table (Duda,
-   2013). Both ends make the table from how often each token occurs.
+   as they are rare, and fractions of bits count: asymmetric numeral systems with ranges (Duda,
+   2013), in lanes that take turns, so that vectors decode (Giesen, 2014).
 
-     token t    0 .. 31   32         33         34         35
-     |q|        0 .. 31   32 .. 47   48 .. 63   64 .. 95   96 .. 127
-     raw bits   0         4          4          5          5
+   A symbol is a level, or the escape: for levels that are too rare to have a share, which follow as
+   a byte. Of 512 shares a symbol has f, those of q and -q equally many. The shares are numbered in
+   the order 0, +1, -1, +2, -2, .., escape: those of a symbol begin with `start`. A state x is a
+   number of 15 to 31 bits. Its lowest 9 bits are a share, which says the symbol. To decode:
 
-   A symbol is a token and a sign: 0, +1, -1, +2, -2, ... Of 1024 states a symbol s has f(s), those
-   of t and -t equally many. It gets the first state that is free, and then each 643rd: so its
-   states lie evenly. They are numbered from f up. To decode is to look up the symbol of the state
-   and its number x, and to go to the state x * 2^b + (b new bits) - 1024, where b brings that into
-   0 .. 1023. A symbol with few states takes many bits, log2(1024 / f) on average. To encode is the
-   way back, so it begins with the last level. Four states take turns, so that four levels are
-   decoded side by side. Segments of such levels: >>streams.
+     x = f * (x >> 9) + (x & 511) - start        then, if x < 2^15, x = x << 16 | the next word
+
+   A symbol takes log2(512 / f) bits on average. To encode is the way back, so it begins with the
+   last level, and writes backwards: if x >> 22 >= f, x gives its low 16 bits; then
+
+     x = (x / f << 9) + x % f + start
+
+   Level i belongs to lane i modulo 32; a chunk of few levels has fewer lanes, since each costs
+   3 bytes. Segments of such levels: >>streams.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
 enum {
-    GCOMP__STATES = 1024,
-    GCOMP__STATE_BITS = 10,
-    GCOMP__TOKENS = 36,
-    GCOMP__DIRECT = 31,                         /* the largest level that is a token itself */
-    GCOMP__STATES_SEGMENT = 4 * GCOMP__SEGMENT, /* levels; they are read in parts of a quarter */
-    GCOMP__NO_COST = 1 << 30                    /* of a token without a state */
+    GCOMP__SHARES = 512,
+    GCOMP__SHARE_BITS = 9,
+    GCOMP__GIVES = 22,             /* x >> 22 >= f: a word is given; 15 + 16 - 9 */
+    GCOMP__LEAST_STATE = 1 << 15,
+    GCOMP__MANY_LANES = 32,
+    GCOMP__TURN = 3 * GCOMP__MANY_LANES, /* bytes that a level of each lane takes at most */
+    GCOMP__ESCAPE = 128,           /* its code; -128 is no level */
+    GCOMP__SIZES = 128,            /* 0 .. 127 */
+    GCOMP__TABLED = 8 * GCOMP__SEGMENT, /* levels that have one table */
+    GCOMP__TABLES = 65536 / GCOMP__TABLED,
+    GCOMP__NO_COST = 1 << 30       /* of a level that a table has no symbol for */
 };
 
-/* Raw bits of a token. */
-GCOMP__INLINE unsigned gcomp__raw_bits(unsigned token)
+/* The lanes of a chunk of n levels: one for 512 of them, but 4 to 32, and a power of two. */
+GCOMP__INLINE unsigned gcomp__lanes_of(size_t n)
 {
-    return token <= GCOMP__DIRECT ? 0 : (token - 24) / 2;
-}
-/* The token of a size, 0 .. 127. */
-GCOMP__INLINE unsigned gcomp__token_of(unsigned size)
-{
-    const unsigned top = gcomp__log2(size);
-    return size <= GCOMP__DIRECT ? size : 22 + 2 * top + (size >> (top - 1) & 1);
-}
-/* The smallest size of a token. */
-GCOMP__INLINE unsigned gcomp__least_of(unsigned token)
-{
-    return token <= GCOMP__DIRECT ? token : (2 | (token & 1)) << gcomp__raw_bits(token);
-}
-/* Tables have a place for each symbol: its token with its sign, modulo 128. That of a level. */
-GCOMP__INLINE unsigned gcomp__symbol_of(int level)
-{
-    return (level < 0 ? 0 - gcomp__token_of((unsigned)-level) : gcomp__token_of((unsigned)level)) &
-           127;
-}
-
-/* Is a level, or a token with its sign, a token without raw bits? */
-GCOMP__INLINE int gcomp__is_direct(int level)
-{
-    return (unsigned)(level + GCOMP__DIRECT) <= 2 * GCOMP__DIRECT;
+    return n < 4096 ? 4 : n < 8192 ? 8 : n < 16384 ? 16 : GCOMP__MANY_LANES;
 }
 
 /* log2(x) times 65536, x > 0, to about .0003: whole numbers only, for all machines alike. m is what
@@ -9568,424 +9620,469 @@ GCOMP__RARE uint32_t gcomp__fine_log2(uint32_t x)
     return (whole << 16) + m + (uint32_t)((uint64_t)part * factor >> 16);
 }
 
-/* Shares of the states: f[t] for t >= 1, and f[0] of the level 0. */
+/* A table: f[t] is the share of t and that of -t; f[ESCAPE] is the escape's. */
 typedef struct gcomp__shares {
-    uint16_t f[GCOMP__TOKENS];
-    unsigned tokens; /* those behind have none; 0: there is no table */
+    uint16_t f[GCOMP__SIZES + 1];
+    unsigned sizes; /* those behind have none; 0: there is no table */
 } gcomp__shares;
 
-/* token[] <- which symbol each state has, as a token with a sign. */
-GCOMP__RARE void gcomp__spread_states(const gcomp__shares *shares, int8_t *token)
+/* The code of symbol s of 2 * sizes, in the order of their shares; *f <- its share. */
+GCOMP__INLINE unsigned gcomp__symbol(const gcomp__shares *shares, unsigned s, unsigned *f)
 {
-    size_t at = 0;
-    for (unsigned s = 0; s + 1 < 2 * shares->tokens; s++) {
-        const int t = (int)(s + 1) / 2;
-        for (unsigned k = shares->f[t]; k; k--, at = (at + 643) & (GCOMP__STATES - 1))
-            token[at] = (int8_t)(s & 1 ? t : -t);
+    const unsigned size = (s + 1) / 2, last = s + 1 == 2 * shares->sizes;
+    *f = shares->f[last ? (unsigned)GCOMP__ESCAPE : size];
+    return last ? (unsigned)GCOMP__ESCAPE : (s & 1 ? size : 0 - size) & 255;
+}
+
+/* shares <- the table whose bytes are: sizes, the escape's f, f[1], f[2], ... Returns 0 if these
+   are more than all shares. */
+GCOMP__RARE int gcomp__get_shares(gcomp__shares *shares, const uint8_t *table)
+{
+    unsigned all = table[1];
+    memset(shares, 0, sizeof *shares);
+    shares->sizes = table[0];
+    shares->f[GCOMP__ESCAPE] = table[1];
+    for (unsigned t = 1; t < shares->sizes; t++) {
+        shares->f[t] = table[1 + t];
+        all += 2u * table[1 + t];
     }
+    shares->f[0] = (uint16_t)(GCOMP__SHARES - all);
+    return all <= GCOMP__SHARES;
 }
 
-/* Bits of a token with its sign, times 65536. */
-GCOMP__INLINE uint32_t gcomp__cost_of(unsigned f, unsigned token)
-{
-    if (!f) return GCOMP__NO_COST;
-    return (GCOMP__STATE_BITS << 16) - gcomp__fine_log2(f) + (gcomp__raw_bits(token) << 16);
-}
-
-/* What an encoder of a chunk keeps from segment to segment. States are 1024 .. 2047 here. A symbol
-   in state x writes the low (part + x) >> 16 bits of x; next[start + (x >> these)] follows. */
-typedef struct gcomp__state_writer {
-    uint16_t next[GCOMP__STATES];
-    uint32_t part[128];
-    int16_t start[128];
-    uint8_t most[GCOMP__TOKENS]; /* bits that a token with its sign never exceeds */
-    gcomp__shares shares;
-} gcomp__state_writer;
-
-GCOMP__RARE void gcomp__new_writer(gcomp__state_writer *w)
-{
-    int8_t token[GCOMP__STATES];
-    uint16_t at[128];
-    unsigned sum = 0; /* places in `next` that symbols before have */
-    gcomp__spread_states(&w->shares, token);
-    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
-        const unsigned f = w->shares.f[t];
-        /* states from f << most on write so many bits, others one less */
-        const unsigned most = GCOMP__STATE_BITS - (f > 1 ? gcomp__log2(f - 1) : 0);
-        w->most[t] = (uint8_t)(most + gcomp__raw_bits(t));
-        for (unsigned minus = 0; f && minus < (t ? 2u : 1u); minus++, sum += f) {
-            const unsigned s = (minus ? 0 - t : t) & 127;
-            w->part[s] = (most << 16) - (f << most);
-            w->start[s] = (int16_t)((int)sum - (int)f);
-            at[s] = (uint16_t)sum;
-        }
-    }
-    for (unsigned i = 0; i < GCOMP__STATES; i++)
-        w->next[at[token[i] & 127]++] = (uint16_t)(GCOMP__STATES + i);
-}
-
-/* shares <- near what was counted of `sum` levels; who was counted has one state at least. What
-   rounding leaves goes to the level 0, or the largest pays it. */
+/* shares <- near what was counted of `sum` levels. Each f but that of 0 is a byte. What is too rare
+   is escaped. What rounding leaves goes to the level 0, or the largest pays it. */
 static void gcomp__share_states(gcomp__shares *shares, const uint32_t *count, uint32_t sum)
 {
-    const unsigned half = GCOMP__STATES / 2, zeros = count[0] > 0;
-    unsigned all = 0;
+    unsigned all = count[0] ? gcomp__larger(count[0] * GCOMP__SHARES / sum, 1) : 0, rare = 0;
     memset(shares, 0, sizeof *shares);
-    shares->tokens = 1;
-    for (unsigned t = 1; t < GCOMP__TOKENS; t++) {
-        if (!count[t]) continue;
-        shares->tokens = t + 1;
-        shares->f[t] = (uint16_t)((count[t] * half + sum / 2) / sum);
-        if (!shares->f[t]) shares->f[t] = 1;
-        all += shares->f[t];
+    shares->f[0] = (uint16_t)all;
+    shares->sizes = 1;
+    for (unsigned t = 1; t < GCOMP__SIZES; t++) {
+        uint32_t f = (count[t] * (GCOMP__SHARES / 2) + sum / 2) / sum;
+        if (!f && count[t] * 2 * GCOMP__SHARES >= sum) f = 1;
+        if (!f) rare += count[t];
+        else shares->sizes = t + 1;
+        shares->f[t] = (uint16_t)gcomp__min(f, 255);
+        all += 2u * shares->f[t];
     }
-    for (; all + zeros > half; all--) {
-        unsigned most = 1;
-        for (unsigned t = 2; t < shares->tokens; t++)
+    if (rare) all += shares->f[GCOMP__ESCAPE] =
+                         (uint16_t)gcomp__min((rare * GCOMP__SHARES + sum - 1) / sum, 255);
+    while (all > GCOMP__SHARES) {
+        unsigned most = 0;
+        for (unsigned t = 1; t < shares->sizes; t++)
             if (shares->f[t] > shares->f[most]) most = t;
         shares->f[most]--;
+        all -= most ? 2 : 1;
     }
-    shares->f[0] = (uint16_t)(GCOMP__STATES - 2 * all);
+    shares->f[0] = (uint16_t)(shares->f[0] + GCOMP__SHARES - all);
 }
 
-/* count[] <- how many levels of a part have each token. */
-GCOMP__NOINLINE void gcomp__count_tokens(const uint8_t *codes, size_t n, uint32_t *count)
+/* Bits of a level of this size, times 65536. */
+GCOMP__INLINE uint32_t gcomp__cost_of(const gcomp__shares *shares, unsigned size)
 {
-    uint16_t some[2][128]; /* in turns, since a count waits for the one before at the same place */
+    const unsigned direct = shares->f[size], f = direct ? direct : shares->f[GCOMP__ESCAPE];
+    if (!f) return GCOMP__NO_COST;
+    return (GCOMP__SHARE_BITS + (direct ? 0u : 8u)) * 65536 - gcomp__fine_log2(f);
+}
+
+/* count[t] <- how many levels of a part have the size t. Four counts of each code in turns, since a
+   count waits for the one before at the same place. */
+GCOMP__NOINLINE void gcomp__count_sizes(const uint8_t *codes, size_t n, uint32_t *count)
+{
+    uint16_t some[4][256];
+    size_t i = 0;
     memset(some, 0, sizeof some);
-    for (size_t i = 0; i < n; i++) {
-        const int level = (int8_t)codes[i];
-        some[i & 1][gcomp__is_direct(level) ? (unsigned)level & 127 : gcomp__symbol_of(level)]++;
+    for (; i + 4 <= n; i += 4) {
+        some[0][codes[i]]++;
+        some[1][codes[i + 1]]++;
+        some[2][codes[i + 2]]++;
+        some[3][codes[i + 3]]++;
     }
-    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
-        const unsigned minus = (0 - t) & 127;
-        count[t] = (uint32_t)some[0][t] + some[1][t];
-        if (t) count[t] += (uint32_t)some[0][minus] + some[1][minus];
+    for (; i < n; i++) some[0][codes[i]]++;
+    for (unsigned t = 0; t < GCOMP__SIZES; t++) {
+        const unsigned minus = (0 - t) & 255;
+        count[t] = 0;
+        for (unsigned k = 0; k < 4; k++)
+            count[t] += (uint32_t)some[k][t] + (t ? some[k][minus] : 0u);
     }
 }
 
+/* What an encoder of a chunk keeps: the table of the part at work, by codes, and the states.
+   share: start, 1 << 9 if the level is escaped, and f << 22. factor: (2^32 - 1) / f. With it
+   x * factor >> 32 is x / f or 1 less, for any x < 2^32: what is cut off of factor is less than 1,
+   so x * factor / 2^32 is less than x / f by at most x / 2^32. */
+typedef struct gcomp__state_writer {
+    uint32_t factor[256], share[256];
+    uint32_t state[GCOMP__MANY_LANES];
+    unsigned lanes;
+} gcomp__state_writer;
+
+GCOMP__RARE void gcomp__new_table(gcomp__state_writer *w, const gcomp__shares *shares)
+{
+    unsigned start = 0, f, code = 0;
+    memset(w->share, 0, sizeof w->share);
+    for (unsigned s = 0; s < 2 * shares->sizes; s++, start += f) {
+        code = gcomp__symbol(shares, s, &f);
+        if (!f) continue;
+        w->share[code] = start | f << 22;
+        w->factor[code] = 0xffffffffu / f;
+    }
+    for (unsigned c = 0; c < 256; c++) { /* `code` is the escape's */
+        if (w->share[c] && c != code) continue;
+        w->share[c] = w->share[code] | 1u << 9;
+        w->factor[c] = w->factor[code];
+    }
+}
+
+/* n levels, backwards, to before `end`; returns where the bytes begin. The first level is that of
+   lane 0. Two bytes before the first may be written, too. Behind the words of a level of each lane
+   stand the levels of these that are escaped. */
+GCOMP__NOINLINE uint8_t *gcomp__put_lanes(gcomp__state_writer *w, const uint8_t *codes, size_t n,
+                                          uint8_t *end)
+{
+    const size_t lanes = w->lanes;
+    uint32_t share[GCOMP__MANY_LANES], state[GCOMP__MANY_LANES];
+    memcpy(state, w->state, sizeof state);
+    while (n) {
+        const size_t some = (n - 1) % lanes + 1;
+        const uint8_t *q = codes + (n -= some);
+        uint32_t any = 0;
+        for (size_t j = 0; j < some; j++) any |= share[j] = w->share[q[j]];
+        for (size_t j = some; any >> 9 & 1 && j-- > 0;)
+            if (share[j] >> 9 & 1) *--end = q[j];
+        for (size_t j = some; j-- > 0;) {
+            const uint32_t f = share[j] >> 22;
+            uint32_t x = state[j];
+            const uint32_t gives = (f - 1 - (x >> GCOMP__GIVES)) >> 31;
+            gcomp__put16(end - 2, x & 0xffff);
+            end -= 2 * gives;
+            x >>= 16 * gives;
+            const uint32_t part = (uint32_t)((uint64_t)x * w->factor[q[j]] >> 32);
+            const uint32_t rest = GCOMP__SHARES - f, more = part * rest;
+            /* x % f, or f more: then the quotient is 1 more */
+            const uint32_t left = x - (part << GCOMP__SHARE_BITS) + more;
+            state[j] = x + more + (share[j] & 511) + (left >= f ? rest : 0);
+        }
+    }
+    memcpy(w->state, state, sizeof state);
+    return end;
+}
+
+/* What a decoder of a chunk keeps. Of each share the table has its place among those of the symbol,
+   the symbol's code << 9, 1 << 17 if that is the escape, and f << 22. */
+typedef struct gcomp__state_reader {
+    uint32_t table[GCOMP__SHARES];
+    uint32_t state[GCOMP__MANY_LANES];
+    unsigned lanes;       /* 0: the levels are packed */
+    int known, bad;       /* there is a table; an escaped byte is no level */
+    size_t whole;         /* levels of the chunk; 0: it was not begun */
+    const uint8_t *begin; /* of the chunk */
+    /* n levels of the stream of `bytes` bytes at p; returns the bytes they take */
+    size_t (*get)(struct gcomp__state_reader *r, const uint8_t *p, size_t bytes, uint8_t *codes,
+                  size_t n);
+} gcomp__state_reader;
+
+/* Levels that were escaped stand at p; returns how many of the n are. */
+GCOMP__RARE size_t gcomp__get_escaped(gcomp__state_reader *r, const uint8_t *p, uint8_t *codes,
+                                      size_t n)
+{
+    const uint8_t *const begin = p;
+    for (size_t j = 0; j < n; j++) {
+        if (codes[j] != GCOMP__ESCAPE) continue;
+        codes[j] = *p++;
+        r->bad |= codes[j] == GCOMP__ESCAPE;
+    }
+    return (size_t)(p - begin);
+}
+
+/* n levels from place `at` of a stream on, the first of them that of lane 0. Returns the place
+   behind them, which is beyond `bytes` if the stream is too short: then zeros were read. */
+GCOMP__NOINLINE size_t gcomp__get_lanes(gcomp__state_reader *r, const uint8_t *p, size_t at,
+                                        size_t bytes, uint8_t *codes, size_t n)
+{
+    const size_t lanes = r->lanes;
+    uint32_t state[GCOMP__MANY_LANES]; /* a copy: a store to codes might change *r */
+    size_t some;
+    memcpy(state, r->state, sizeof state);
+    for (; n; n -= some, codes += some) {
+        const uint8_t *from = p + at;
+        uint8_t end[GCOMP__TURN]; /* the last bytes, with zeros behind */
+        uint32_t any = 0;
+        if (at + sizeof end > bytes) {
+            memset(end, 0, sizeof end);
+            if (at < bytes) memcpy(end, p + at, bytes - at);
+            from = end;
+        }
+        const uint8_t *word = from;
+        some = gcomp__min(lanes, n);
+        for (size_t j = 0; j < some; j++) {
+            const uint32_t e = r->table[state[j] & (GCOMP__SHARES - 1)];
+            const uint32_t x = (e >> 22) * (state[j] >> GCOMP__SHARE_BITS) + (e & 511);
+            const uint32_t takes = (x - GCOMP__LEAST_STATE) >> 31;
+            state[j] = x << 16 * takes | (gcomp__get16(word) & (0 - takes));
+            word += 2 * takes;
+            any |= e;
+            codes[j] = (uint8_t)(e >> 9);
+        }
+        if (any >> 17 & 1) word += gcomp__get_escaped(r, word, codes, some);
+        at += (size_t)(word - from);
+    }
+    memcpy(r->state, state, sizeof state);
+    return at;
+}
+#endif
+
+/* The same on each set. On AVX2 vectors work on 32 lanes, but for the levels at the end, and for
+   the last bytes of a stream. */
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_STATES
+#if GCOMP__PASS_IS == 2
+/* 16 lanes x take levels with these shares, and give words to before *end. */
+GCOMP__INLINE gw gcomp__push_avx2(uint8_t **end, gw x, gw share, gw factor)
+{
+    const gw f = gw_shr(share, 22), below = gw_sub(f, gw_splat(1));
+    const gw rest = gw_sub(gw_splat(GCOMP__SHARES), f);
+    x = gw_give(end, x, gw_gt(gw_shr(x, GCOMP__GIVES), below));
+    const gw part = gw_mul_high(x, factor), more = gw_mul(part, rest);
+    const gw left = gw_add(gw_sub(x, gw_shl(part, GCOMP__SHARE_BITS)), more);
+    x = gw_add(gw_add(x, more), gw_and(share, gw_splat(511)));
+    return gw_add(x, gw_and(gw_gt(left, below), rest));
+}
+/* 16 lanes x give up their levels, and take words from *p. *e <- their entries of the table. */
+GCOMP__INLINE gw gcomp__pull_avx2(const uint32_t *table, const uint8_t **p, gw x, gw *e)
+{
+    *e = gw_look(table, gw_and(x, gw_splat(GCOMP__SHARES - 1)));
+    x = gw_mul(gw_shr(*e, 22), gw_shr(x, GCOMP__SHARE_BITS));
+    x = gw_add(x, gw_and(*e, gw_splat(511)));
+    return gw_take(p, x, gw_gt(gw_splat(GCOMP__LEAST_STATE), x));
+}
+#endif
+
+/* As gcomp__put_lanes; 16 bytes before the first may be written, too. */
+#define gcomp__put_states GCOMP__F(put_states)
+GCOMP__NOINLINE uint8_t *gcomp__put_states(gcomp__state_writer *w, const uint8_t *codes, size_t n,
+                                           uint8_t *end)
+{
+#if GCOMP__PASS_IS == 2
+    if (w->lanes == GCOMP__MANY_LANES) {
+        const size_t last = n % GCOMP__MANY_LANES;
+        end = gcomp__put_lanes(w, codes + (n - last), last, end);
+        gw a = gw_load_any(w->state), b = gw_load_any(w->state + 16);
+        for (n -= last; n; n -= 32) {
+            const uint8_t *const q = codes + n - 32;
+            const gw low = gw_and(gw_get8(q), gw_splat(255)), at = gw_look(w->share, low);
+            const gw high = gw_and(gw_get8(q + 16), gw_splat(255)), up = gw_look(w->share, high);
+            for (size_t j = 32; gw_signs(gw_shl(gw_or(at, up), 22)) && j-- > 0;)
+                if (w->share[q[j]] >> 9 & 1) *--end = q[j];
+            b = gcomp__push_avx2(&end, b, up, gw_look(w->factor, high));
+            a = gcomp__push_avx2(&end, a, at, gw_look(w->factor, low));
+        }
+        gw_store((int32_t *)w->state, a);
+        gw_store((int32_t *)w->state + 16, b);
+        return end;
+    }
+#endif
+    return gcomp__put_lanes(w, codes, n, end);
+}
+
+#define gcomp__get_states GCOMP__F(get_states)
+GCOMP__NOINLINE size_t gcomp__get_states(gcomp__state_reader *r, const uint8_t *p, size_t bytes,
+                                         uint8_t *codes, size_t n)
+{
+    size_t at = 0;
+#if GCOMP__PASS_IS == 2
+    if (r->lanes == GCOMP__MANY_LANES) {
+        gw a = gw_load_any(r->state), b = gw_load_any(r->state + 16), low, high;
+        for (; n >= 32 && bytes - at >= GCOMP__TURN; n -= 32, codes += 32) {
+            const uint8_t *next = p + at;
+            a = gcomp__pull_avx2(r->table, &next, a, &low);
+            b = gcomp__pull_avx2(r->table, &next, b, &high);
+            gw_put8(codes, gw_shr(low, 9));
+            gw_put8(codes + 16, gw_shr(high, 9));
+            if (gw_signs(gw_shl(gw_or(low, high), 14)))
+                next += gcomp__get_escaped(r, next, codes, 32);
+            at = (size_t)(next - p);
+        }
+        gw_store((int32_t *)r->state, a);
+        gw_store((int32_t *)r->state + 16, b);
+    }
+#endif
+    return gcomp__get_lanes(r, p, at, bytes, codes, n);
+}
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>streams - levels coded by states: segments as bytes, and back
+   >>streams - levels coded by states: chunks as bytes, and back
 
-     chunk      | segment | segment | ...     8192 levels each, the last one what is left
-     segment    | head | table, if it is new | a stream of bits that ends with its last byte |
-       or       | 0 | packed codes |
-     head       0 packed, 1 the table of the segment before, 1 + T a new one, of T tokens
-     table      f of tokens 1 .. T - 1: a byte below 128, or 128 + (f >> 8) and f & 255; the level 0
-                has the rest of 1024
-     stream     zeros and a 1, which fill its bits up to whole bytes; 10 bits for each of the four
-                states; then for each level its raw bits and b bits
+     chunk      | 1 | states, 4 bytes each | part | part | ...      8192 levels each, the last one
+       or       | 0 | packed codes |                                what is left
+     part       | sizes | table, if it is new | words and escaped levels |
+     sizes      0: the table of the part before; T: a new one, of the sizes 0 .. T - 1
+     table      f of the escape, f of the sizes 1 .. T - 1, a byte each; the level 0 has the rest of
+                512
 
-   The encoder begins with the states 0, so the decoder must end there. A chunk begins without a
-   table. All bytes may be anything: what is read behind the end is zeros, and is refused by its
-   place.
+   The encoder begins with states 2^15, so the decoder must end there. All bytes may be anything:
+   what is read behind the end is zeros, and is refused by its place.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-/* A stream that is written from its end to its beginning. */
-typedef struct gcomp__back_packer {
-    uint8_t *at;   /* the stream's first whole byte */
-    uint64_t bits; /* the lowest `fill` < 8 of them stand before it */
-    unsigned fill;
-} gcomp__back_packer;
-
-GCOMP__INLINE void gcomp__put_before(gcomp__back_packer *p, uint32_t bits, unsigned count)
+/* The bytes of a part's table as they stand in the stream: a new one if there is none, or if that
+   makes the part shorter. *shares: the table before, and then this one. */
+GCOMP__RARE void gcomp__choose_table(gcomp__shares *shares, const uint8_t *codes, size_t n,
+                                     uint8_t *table)
 {
-    p->bits = p->bits << count | bits;
-    p->fill += count;
-}
-/* Stores what is whole, and up to 8 bytes before it; fill < 64. */
-GCOMP__INLINE void gcomp__store_before(gcomp__back_packer *p)
-{
-    gcomp__put64(p->at - 8, p->bits << 1 << (63 - p->fill));
-    p->at -= p->fill >> 3;
-    p->fill &= 7;
-}
-
-GCOMP__INLINE uint32_t gcomp__put_symbol(const gcomp__state_writer *w, gcomp__back_packer *p,
-                                         unsigned s, uint32_t state)
-{
-    const unsigned bits = (w->part[s] + state) >> 16;
-    gcomp__put_before(p, state & ((1u << bits) - 1), bits);
-    return w->next[(int)(state >> bits) + w->start[s]];
-}
-
-/* A part of a segment, backwards, to before the byte end[0]; returns where its whole bytes begin.
-   The last bits wait in p. state: of the levels whose number is 0, 1, 2, 3 modulo 4. */
-GCOMP__NOINLINE uint8_t *gcomp__put_part(const gcomp__state_writer *w, gcomp__back_packer *p,
-                                         uint32_t *state, const uint8_t *codes, size_t n,
-                                         uint8_t *end)
-{
-    gcomp__back_packer to = *p;
-    /* a: that of the level at work; it becomes the last of them in turn */
-    uint32_t now, a = state[(n - 1) & 3], b = state[(n - 2) & 3], c = state[(n - 3) & 3],
-                  d = state[n & 3];
-    const int8_t *q = (const int8_t *)codes + n;
-    to.at = end;
-    while (n) {
-        if (n % 4 == 0 && gcomp__is_direct(q[-1]) && gcomp__is_direct(q[-2]) &&
-            gcomp__is_direct(q[-3]) && gcomp__is_direct(q[-4])) {
-            a = gcomp__put_symbol(w, &to, q[-1] & 127, a);
-            b = gcomp__put_symbol(w, &to, q[-2] & 127, b);
-            c = gcomp__put_symbol(w, &to, q[-3] & 127, c);
-            d = gcomp__put_symbol(w, &to, q[-4] & 127, d);
-            q -= 4;
-            n -= 4;
-        } else {
-            const int level = *--q;
-            const unsigned size = (unsigned)(level < 0 ? -level : level);
-            const unsigned raw = gcomp__raw_bits(gcomp__token_of(size));
-            now = gcomp__put_symbol(w, &to, gcomp__symbol_of(level), a);
-            gcomp__put_before(&to, size & ((1u << raw) - 1), raw);
-            a = b, b = c, c = d, d = now;
-            n--;
-        }
-        gcomp__store_before(&to);
-    }
-    state[3] = a, state[2] = b, state[1] = c, state[0] = d;
-    *p = to;
-    return to.at;
-}
-
-/* w gets a new table if it has none, or if that makes a segment shorter, with a byte for each
-   token. Returns the bytes that the new table has at most, or 0. count: how many of the n levels
-   have each token. */
-GCOMP__RARE size_t gcomp__choose_table(gcomp__state_writer *w, const uint32_t *count, size_t n)
-{
+    uint32_t count[GCOMP__SIZES];
     gcomp__shares fresh;
+    gcomp__count_sizes(codes, n, count);
     gcomp__share_states(&fresh, count, (uint32_t)n);
-    uint64_t before = 0, now = (uint64_t)fresh.tokens << 19; /* bits, times 65536 */
-    for (unsigned t = 0; t < GCOMP__TOKENS; t++) {
-        now += (uint64_t)count[t] * gcomp__cost_of(fresh.f[t], t);
-        before += (uint64_t)count[t] * gcomp__cost_of(w->shares.f[t], t);
+    uint64_t before = 0, now = (uint64_t)fresh.sizes << 19; /* bits, times 65536 */
+    for (unsigned t = 0; t < GCOMP__SIZES; t++) {
+        if (!count[t]) continue;
+        now += (uint64_t)count[t] * gcomp__cost_of(&fresh, t);
+        before += (uint64_t)count[t] * gcomp__cost_of(shares, t);
     }
-    if (before <= now) return 0;
-    w->shares = fresh;
-    gcomp__new_writer(w);
-    return 2 * fresh.tokens;
+    table[0] = 0;
+    if (before <= now) return;
+    *shares = fresh;
+    table[0] = (uint8_t)fresh.sizes;
+    table[1] = (uint8_t)fresh.f[GCOMP__ESCAPE];
+    for (unsigned t = 1; t < fresh.sizes; t++) table[1 + t] = (uint8_t)fresh.f[t];
 }
 
-/* A segment of n levels; returns its bytes, at most 1 + n. Its stream is made from the end, part by
-   part, each in `out`, and then takes the place of levels that have been coded:
+typedef uint8_t gcomp__state_tables[GCOMP__TABLES][1 + GCOMP__SIZES];
 
-     codes    | levels not coded yet  | free |  stream so far |
-     to       | head, table, states | stream |        at last
+/* The stream of a chunk, from its end, in steps, to `out`. From there the oldest bytes take the
+   place of levels that have been coded:
 
-   For this no part may need more bits than its levels have, whatever the states. Nor may all have
-   more with what stands before them, which is written where levels were. */
-GCOMP__RARE size_t gcomp__put_segment(gcomp__state_writer *w, uint8_t *codes, size_t n,
-                                          uint8_t *to)
+     codes    | levels not coded yet  | free |  stream so far |   and the rest of it in `out`
+     to       | 1, states, stream     |        at last
+
+   Returns its bytes; or 0 if it has no room, where some levels at the end take more than 8 bits, or
+   all. Then the codes are lost. */
+GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_kernels *coders,
+                                    const gcomp__state_tables *tables, uint8_t *codes, size_t n,
+                                    uint8_t *to)
 {
-    uint8_t out[GCOMP__SEGMENT + 16], *end = codes + n, *at = to;
-    uint32_t count[4][GCOMP__TOKENS], all[GCOMP__TOKENS], state[4];
-    const size_t parts = gcomp__ceil_div(n, GCOMP__SEGMENT);
-    gcomp__back_packer p;
-    size_t longest = 48; /* bits of the states, and of all levels at most */
-    int fits = 1;
-    memset(all, 0, sizeof all);
-    for (size_t k = 0; k < parts; k++) {
-        const size_t i = k * GCOMP__SEGMENT;
-        gcomp__count_tokens(codes + i, gcomp__min(GCOMP__SEGMENT, n - i), count[k]);
-        for (unsigned t = 0; t < GCOMP__TOKENS; t++) all[t] += count[k][t];
+    enum { STEP = 512, WAIT = 512 }; /* a level takes up to 3 bytes */
+    uint8_t out[WAIT + 3 * STEP + 2 * (1 + GCOMP__SIZES) + 16];
+    uint8_t *const stop = out + sizeof out, *at = stop, *end = codes + n;
+    gcomp__shares shares;
+    for (size_t i = n, some; i;) {
+        const size_t k = (i - 1) / GCOMP__TABLED; /* the part */
+        const uint8_t *table = (*tables)[k];
+        if (i == n || i % GCOMP__TABLED == 0) {
+            while (!*table) table -= sizeof **tables;
+            (void)gcomp__get_shares(&shares, table);
+            gcomp__new_table(w, &shares);
+            table = (*tables)[k];
+        }
+        some = (i - 1) % STEP + 1;
+        i -= some;
+        at = (coders->put)(w, codes + i, some, at);
+        if (i % GCOMP__TABLED == 0) {
+            at -= 1 + table[0];
+            memcpy(at, table, 1 + (size_t)table[0]);
+        }
+        for (unsigned j = i ? 0 : w->lanes; j-- > 0;) gcomp__put32(at -= 4, w->state[j]);
+        if (!i) *--at = 1;
+        const size_t wait = (size_t)(stop - at),
+                     moved = gcomp__min(wait, (size_t)(end - codes) - i);
+        end -= moved;
+        memcpy(end, stop - moved, moved);
+        memmove(at + moved, at, wait - moved);
+        at += moved;
+        if (wait - moved > WAIT) return 0;
     }
-    const size_t fresh = gcomp__choose_table(w, all, n);
-    for (size_t k = 0; k < parts; k++) {
-        size_t bits = 0;
-        for (unsigned t = 0; t < GCOMP__TOKENS; t++) bits += count[k][t] * w->most[t];
-        fits &= bits <= 8 * gcomp__min(GCOMP__SEGMENT, n - k * GCOMP__SEGMENT);
-        longest += bits;
-    }
-    if (!fits || longest + 8 * fresh > 8 * n) {
-        if (fresh) memset(&w->shares, 0, sizeof w->shares); /* a decoder has not seen these */
-        memmove(to + 1, codes, n);
-        to[0] = GCOMP__BY_PACKED;
-        return 1 + n;
-    }
-    p.bits = p.fill = 0;
-    for (unsigned j = 0; j < 4; j++) state[j] = GCOMP__STATES;
-    for (size_t k = parts; k-- > 0;) {
-        const size_t i = k * GCOMP__SEGMENT;
-        const uint8_t *from = gcomp__put_part(w, &p, state, codes + i,
-                                              gcomp__min(GCOMP__SEGMENT, n - i), out + sizeof out);
-        const size_t bytes = (size_t)(out + sizeof out - from);
-        end -= bytes;
-        memcpy(end, from, bytes);
-    }
-    for (unsigned j = 4; j-- > 0;)
-        gcomp__put_before(&p, state[j] - GCOMP__STATES, GCOMP__STATE_BITS);
-    gcomp__put_before(&p, 1u << (7 - p.fill % 8), 8 - p.fill % 8); /* the first 1 of its byte */
-    p.at = out + sizeof out;
-    gcomp__store_before(&p);
-    *at++ = (uint8_t)(fresh ? 1 + w->shares.tokens : 1);
-    for (unsigned t = 1; fresh && t < w->shares.tokens; t++) {
-        if (w->shares.f[t] >= 128) *at++ = (uint8_t)(128 | w->shares.f[t] >> 8);
-        *at++ = (uint8_t)w->shares.f[t];
-    }
-    const size_t states = (size_t)(out + sizeof out - p.at), rest = (size_t)(codes + n - end);
-    memcpy(at, p.at, states);
-    memmove(at + states, end, rest);
-    return (size_t)(at - to) + states + rest;
+    const size_t first = (size_t)(stop - at), rest = (size_t)(codes + n - end);
+    if (first + rest > n) return 0;
+    memmove(to + first, end, rest);
+    memcpy(to, at, first);
+    return first + rest;
 }
 
-/* Codes the packed codes of a chunk, a byte each, as gcomp__code_levels does. */
-static size_t gcomp__code_states(uint8_t *codes, size_t count, uint8_t *to)
+/* Codes the packed codes of a chunk, a byte each, as gcomp__code_levels does; but returns 0 if they
+   should stay packed, and then they are lost. */
+GCOMP__RARE size_t gcomp__code_states(const gcomp__level_kernels *coders, uint8_t *codes,
+                                      size_t count, uint8_t *to)
 {
     gcomp__state_writer w;
-    size_t bytes = 0;
-    memset(&w.shares, 0, sizeof w.shares);
-    for (size_t i = 0; i < count; i += GCOMP__STATES_SEGMENT)
-        bytes += gcomp__put_segment(&w, codes + i, gcomp__min(GCOMP__STATES_SEGMENT, count - i),
-                                    to + bytes);
-    return bytes;
-}
-
-/* What a decoder of a chunk keeps from part to part. */
-typedef struct gcomp__state_reader {
-    uint16_t next[GCOMP__STATES]; /* without its new bits; above it how many these are */
-    int8_t token[GCOMP__STATES];  /* the symbol, as a token with a sign */
-    uint32_t state[4];
-    unsigned tokens, packed;      /* tokens 0: there is no table yet; packed 1: a segment is */
-    size_t left, whole;           /* levels of the segment: still to come, and all */
-    size_t at;                    /* bits of the stream that were read */
-    const uint8_t *begin;         /* of the segment */
-} gcomp__state_reader;
-
-/* The table of `tokens` tokens that begins at *at. */
-GCOMP__RARE gcomp_result gcomp__read_table(gcomp__state_reader *r, unsigned tokens,
-                                           const uint8_t **at, const uint8_t *end)
-{
+    gcomp__state_tables tables;
     gcomp__shares shares;
-    uint16_t number[128];
-    unsigned all = 0;
     memset(&shares, 0, sizeof shares);
-    shares.tokens = tokens;
-    for (unsigned t = 1; t < tokens; t++) {
-        unsigned f = *at < end ? *(*at)++ : 256;
-        if (f > 255 || (f > 127 && *at == end)) return GCOMP_TRUNCATED;
-        if (f > 127) f = (f & 127) << 8 | *(*at)++;
-        all += f;
-        if (all > GCOMP__STATES / 2) return GCOMP_CORRUPT;
-        shares.f[t] = number[t] = number[(0 - t) & 127] = (uint16_t)f;
-    }
-    shares.f[0] = number[0] = (uint16_t)(GCOMP__STATES - 2 * all);
-    gcomp__spread_states(&shares, r->token);
-    for (unsigned i = 0; i < GCOMP__STATES; i++) {
-        const unsigned x = number[r->token[i] & 127]++;
-        const unsigned bits = GCOMP__STATE_BITS - gcomp__log2(x);
-        r->next[i] = (uint16_t)(((x << bits) - GCOMP__STATES) | bits << GCOMP__STATE_BITS);
-    }
-    r->tokens = tokens;
-    return GCOMP_OK;
+    for (size_t i = 0; i < count; i += GCOMP__TABLED)
+        gcomp__choose_table(&shares, codes + i, gcomp__min(GCOMP__TABLED, count - i),
+                            tables[i / GCOMP__TABLED]);
+    w.lanes = gcomp__lanes_of(count);
+    for (unsigned j = 0; j < w.lanes; j++) w.state[j] = GCOMP__LEAST_STATE;
+    return gcomp__put_chunk(&w, coders, (const gcomp__state_tables *)&tables, codes, count, to);
 }
 
-/* At least 57 bits from bit `at` of p on; zeros stand behind the `bytes` that there are. */
-GCOMP__INLINE uint64_t gcomp__bits_within(const uint8_t *p, size_t at, size_t bytes)
-{
-    uint8_t some[8] = {0};
-    const size_t first = at >> 3;
-    if (first + 8 <= bytes) return gcomp__get64(p + first) >> (at & 7);
-    if (first < bytes) memcpy(some, p + first, bytes - first);
-    return gcomp__get64(some) >> (at & 7);
-}
-
-/* The head of a segment of n levels. */
-GCOMP__RARE gcomp_result gcomp__begin_segment(gcomp__state_reader *r, size_t n, const uint8_t **at,
-                                         const uint8_t *end)
+/* The head of a chunk of n levels, and its states. */
+GCOMP__RARE gcomp_result gcomp__begin_levels(gcomp__state_reader *r, size_t n, const uint8_t **at,
+                                             const uint8_t *end)
 {
     if (*at == end) return GCOMP_TRUNCATED;
     r->begin = *at;
     const unsigned head = *(*at)++;
-    r->left = r->whole = n;
-    r->packed = head == GCOMP__BY_PACKED;
-    if (r->packed) return GCOMP_OK;
-    if (head > 1 + GCOMP__TOKENS) return GCOMP_CORRUPT;
-    if (head > 1) GCOMP__TRY(gcomp__read_table(r, head - 1, at, end));
-    if (!r->tokens) return GCOMP_CORRUPT;
-    if (end - *at < 6) return GCOMP_TRUNCATED;
-    r->at = gcomp__first_one((*at)[0] | 256u) + 1;
-    if (r->at > 8) return GCOMP_CORRUPT;
-    uint64_t x = gcomp__bits_within(*at, r->at, 6);
-    r->at += 4 * GCOMP__STATE_BITS;
-    for (unsigned j = 0; j < 4; j++, x >>= GCOMP__STATE_BITS)
-        r->state[j] = (uint32_t)x & (GCOMP__STATES - 1);
+    if (head > 1) return GCOMP_CORRUPT;
+    r->whole = n;
+    r->known = r->bad = 0;
+    r->lanes = head ? gcomp__lanes_of(n) : 0;
+    if ((size_t)(end - *at) < 4 * r->lanes) return GCOMP_TRUNCATED;
+    for (unsigned j = 0; j < r->lanes; j++, *at += 4) {
+        r->state[j] = gcomp__get32(*at);
+        if (r->state[j] < GCOMP__LEAST_STATE || r->state[j] >> 31) return GCOMP_CORRUPT;
+    }
     return GCOMP_OK;
 }
 
-/* The state after this one, with its new bits, which are the next ones of *x. */
-GCOMP__INLINE uint32_t gcomp__next_state(const gcomp__state_reader *r, uint32_t state, uint64_t *x,
-                                         size_t *at)
+/* The table of a part, if it has one of its own. */
+GCOMP__RARE gcomp_result gcomp__read_table(gcomp__state_reader *r, const uint8_t **at,
+                                           const uint8_t *end)
 {
-    const unsigned next = r->next[state], bits = next >> GCOMP__STATE_BITS;
-    const uint32_t more = (uint32_t)*x & ((1u << bits) - 1);
-    *x >>= bits;
-    *at += bits;
-    return (next & (GCOMP__STATES - 1)) + more;
-}
-
-/* n levels of a segment to codes, from its stream, which begins at p. */
-GCOMP__NOINLINE void gcomp__get_part(gcomp__state_reader *r, const uint8_t *p, const uint8_t *end,
-                                     uint8_t *codes, size_t n)
-{
-    const size_t bytes = (size_t)(end - p);
-    const int8_t *const token = r->token;
-    /* a: that of the next level; it becomes the last of them in turn */
-    uint32_t now, a = r->state[0], b = r->state[1], c = r->state[2], d = r->state[3];
-    size_t at = r->at;
-    for (uint8_t *const stop = codes + n; codes < stop;) {
-        uint64_t x = gcomp__bits_within(p, at, bytes);
-        if (stop - codes >= 4 && gcomp__is_direct(token[a]) && gcomp__is_direct(token[b]) &&
-            gcomp__is_direct(token[c]) && gcomp__is_direct(token[d])) {
-            codes[0] = (uint8_t)token[a];
-            codes[1] = (uint8_t)token[b];
-            codes[2] = (uint8_t)token[c];
-            codes[3] = (uint8_t)token[d];
-            codes += 4;
-            a = gcomp__next_state(r, a, &x, &at);
-            b = gcomp__next_state(r, b, &x, &at);
-            c = gcomp__next_state(r, c, &x, &at);
-            d = gcomp__next_state(r, d, &x, &at);
-        } else {
-            const int minus = token[a] < 0;
-            const unsigned t = (unsigned)(minus ? -token[a] : token[a]), raw = gcomp__raw_bits(t);
-            const unsigned size = gcomp__least_of(t) | (unsigned)(x & gcomp__low_bits(raw));
-            *codes++ = (uint8_t)(minus ? 0 - size : size);
-            x >>= raw;
-            at += raw;
-            now = gcomp__next_state(r, a, &x, &at);
-            a = b, b = c, c = d, d = now;
-        }
+    gcomp__shares shares;
+    unsigned share = 0, f;
+    if (*at == end) return GCOMP_TRUNCATED;
+    const uint8_t *table = (*at)++;
+    if (*table == 0) return r->known ? GCOMP_OK : GCOMP_CORRUPT;
+    if (*table > GCOMP__SIZES) return GCOMP_CORRUPT;
+    if (end - *at < *table) return GCOMP_TRUNCATED;
+    *at += *table;
+    if (!gcomp__get_shares(&shares, table)) return GCOMP_CORRUPT;
+    for (unsigned s = 0; s < 2 * shares.sizes; s++) {
+        const uint32_t code = gcomp__symbol(&shares, s, &f);
+        for (unsigned k = 0; k < f; k++)
+            r->table[share++] = k | code << 9 | (code == GCOMP__ESCAPE ? 1u << 17 : 0) | f << 22;
     }
-    r->state[0] = a, r->state[1] = b, r->state[2] = c, r->state[3] = d;
-    r->at = at;
+    r->known = 1;
+    return GCOMP_OK;
 }
 
-/* The next part of a chunk of which `left` levels are still to come: as packed codes, with zeros
-   behind up to a multiple of 64. A segment that ends with it was right to the last bit; *at moves
-   behind what was read of packed codes, or behind a segment. */
+/* The next levels of a chunk of which `left` are still to come: as packed codes, with zeros behind
+   up to a multiple of 64. A chunk that ends with them was right to the last bit. *at moves behind
+   what was read. */
 GCOMP__RARE gcomp_result gcomp__read_states(gcomp__state_reader *r, size_t left,
-                                                const uint8_t **at, const uint8_t *end,
-                                                uint8_t *codes)
+                                            const uint8_t **at, const uint8_t *end,
+                                            uint8_t *codes)
 {
-    if (!r->left)
-        GCOMP__TRY(gcomp__begin_segment(r, gcomp__min(left, GCOMP__STATES_SEGMENT), at, end));
-    const size_t n = gcomp__min(r->left, GCOMP__SEGMENT);
-    r->left -= n;
+    const size_t n = gcomp__min(left, GCOMP__SEGMENT);
+    if (!r->whole) GCOMP__TRY(gcomp__begin_levels(r, left, at, end));
     memset(codes + n, 0, gcomp__round_up(n, 64) - n);
-    if (r->packed) {
+    if (!r->lanes) {
         if ((size_t)(end - *at) < n) return GCOMP_TRUNCATED;
         memcpy(codes, *at, n);
         *at += n;
-        int bad = 0;
-        for (size_t i = 0; i < n; i++) bad |= codes[i] == 0x80; /* -128 is no level */
-        return bad ? GCOMP_CORRUPT : GCOMP_OK;
+        for (size_t i = 0; i < n; i++) r->bad |= codes[i] == 0x80; /* -128 is no level */
+        return r->bad ? GCOMP_CORRUPT : GCOMP_OK;
     }
-    gcomp__get_part(r, *at, end, codes, n);
-    if (r->at > 8 * (size_t)(end - *at)) return GCOMP_TRUNCATED;
-    if (r->left) return GCOMP_OK;
-    if (r->at & 7 || (r->state[0] | r->state[1] | r->state[2] | r->state[3])) return GCOMP_CORRUPT;
-    *at += r->at / 8;
-    return (size_t)(*at - r->begin) > 1 + r->whole ? GCOMP_CORRUPT : GCOMP_OK;
+    if ((r->whole - left) % GCOMP__TABLED == 0) GCOMP__TRY(gcomp__read_table(r, at, end));
+    const size_t bytes = (r->get)(r, *at, (size_t)(end - *at), codes, n);
+    if (bytes > (size_t)(end - *at)) return GCOMP_TRUNCATED;
+    *at += bytes;
+    if (left == n) {
+        for (unsigned j = 0; j < r->lanes; j++) r->bad |= r->state[j] != GCOMP__LEAST_STATE;
+        r->bad |= (size_t)(*at - r->begin) > r->whole;
+    }
+    return r->bad ? GCOMP_CORRUPT : GCOMP_OK;
 }
 #endif
 
@@ -10775,8 +10872,7 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
     gcomp__view part = *view; /* shows the segment at work */
     uint8_t codes[GCOMP__SEGMENT];
     size_t count;
-    states->tokens = 0;
-    states->left = 0;
+    states->whole = 0;
     for (size_t i = begin; i < end; i += count) {
         count = gcomp__min(segment, end - i);
         part.codes = codes;
@@ -10800,12 +10896,18 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
 
 /* Kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
    first, since y may be the gradient, which it is made from. */
+#if GCOMP__HAS_STATES
+#define GCOMP__OF_LEVELS(name) GCOMP__F(name)
+#else
+#define GCOMP__OF_LEVELS(name) NULL
+#endif
 #define gcomp__sink_levels GCOMP__F(sink_levels)
 static void gcomp__sink_levels(void *arg, size_t chunk)
 {
     const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
     gcomp__state_reader states; /* here, since a frame has room for this or for a segment */
+    states.get = GCOMP__OF_LEVELS(get_states);
     if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT, &states);
@@ -10819,11 +10921,12 @@ static void gcomp__sink_levels(void *arg, size_t chunk)
                       &states);
 }
 
-static const gcomp__level_kernels GCOMP__F(coders) = {gcomp__code_levels, gcomp__read_segment,
-                                                      gcomp__sink_levels};
+static const gcomp__level_kernels GCOMP__F(coders) = {
+    gcomp__code_levels, gcomp__read_segment, gcomp__sink_levels, GCOMP__OF_LEVELS(put_states),
+    GCOMP__OF_LEVELS(get_states)};
 #endif
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_CODES
-static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL};
+static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL, NULL, NULL};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -11697,11 +11800,17 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
     gcomp__measured *const measured = job.measured + job.each * chunk;
     (gcomp__common(job.call->set)->encode)(&job, chunk);
     place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
-    job.codes += begin / 16 * form->code16;
+    uint8_t *const codes = job.codes + begin / 16 * form->code16;
     if (measured->max_bits >= 0x7f800000u) bytes = 0;
-    else if (GCOMP__HAS_STATES && form->code == GCOMP__BY_STATES)
-        bytes = gcomp__code_states(job.codes, count, place);
-    else bytes = (gcomp__coders(job.call->set)->code)(form, job.codes, count, place);
+    else if (GCOMP__HAS_STATES && form->code == GCOMP__BY_STATES) {
+        bytes = gcomp__code_states(gcomp__coders(job.call->set), codes, count, place);
+        if (!bytes) { /* the codes once more, packed */
+            (gcomp__common(job.call->set)->encode)(&job, chunk);
+            place[0] = GCOMP__BY_PACKED;
+            memmove(place + 1, codes, count);
+            bytes = 1 + count;
+        }
+    } else bytes = (gcomp__coders(job.call->set)->code)(form, codes, count, place);
     if (begin + count == job.n) *job.last = bytes;
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
@@ -11991,8 +12100,7 @@ GCOMP__NOINLINE gcomp_result gcomp__check_segments(const gcomp__view *view, size
     uint8_t codes[GCOMP__SEGMENT];
     gcomp__view part = *view;
     part.codes = codes;
-    states->tokens = 0;
-    states->left = 0;
+    states->whole = 0;
     for (size_t i = chunk * GCOMP_CHUNK; i < stop; i += count) {
         count = gcomp__min(segment, stop - i);
         if (GCOMP__HAS_STATES && view->form.code == GCOMP__BY_STATES)
@@ -12013,6 +12121,7 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
     const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
     uint64_t end = 0; /* of this chunk, counted from data */
     gcomp__state_reader states;
+    states.get = gcomp__coders(view->set)->get;
     for (size_t c = 0; c < chunks; c++) {
         const uint64_t stop = c + 1 < chunks ? gcomp__get64(view->codes + 8 * c)
                                              : (uint64_t)(view->body + view->bytes - data);
@@ -13729,20 +13838,20 @@ static uint32_t gcomp__ecsq_below(const gcomp__ecsq_sample *s, float x)
     return 16 * low + (uint32_t)((uint64_t)(16 * in) * part >> GCOMP__ECSQ_CUT);
 }
 
-/* The bits of the sample's q for a step, times 2^20: a token of c of N elements takes log2(N / c)
-   bits, and raw ones. */
+/* The bits of the sample's q for a step, times 2^20: a size of c of N elements takes log2(N / c)
+   bits, and a sign; with an escape not above 16. */
 static uint64_t gcomp__ecsq_bits(const gcomp__ecsq_sample *s, float step)
 {
     const uint32_t all = (uint32_t)(16 * s->count), whole = gcomp__fine_log2(all);
     uint32_t before = 0;
     uint64_t bits = 0;
-    for (unsigned t = 0; t < GCOMP__TOKENS && before < all; t++) {
-        const float edge = (float)(gcomp__least_of(t + 1)) - 0.5f;
-        const uint32_t below = t + 1 < GCOMP__TOKENS ? gcomp__ecsq_below(s, edge * step) : all;
+    for (unsigned t = 0; t < GCOMP__SIZES && before < all; t++) {
+        const float edge = (float)t + 0.5f;
+        const uint32_t below = t + 1 < GCOMP__SIZES ? gcomp__ecsq_below(s, edge * step) : all;
         if (below > before)
             bits += (uint64_t)(below - before) *
-                    (whole - gcomp__fine_log2(below - before) +
-                     ((gcomp__raw_bits(t) + (t > 0)) << 16));
+                    gcomp__min(whole - gcomp__fine_log2(below - before) + (t ? 65536u : 0u),
+                               16 * 65536);
         before = gcomp__larger(before, below);
     }
     return bits;
@@ -13757,7 +13866,9 @@ GCOMP__RARE void gcomp__ecsq_find(const gcomp__call *call, const gcomp__source *
     first[0] = first[1] = 0;
     if (!s.most) return;
     /* what is not the q's: the states, a table, d and c; and what the coder wastes */
-    double each = bits - 0.014 - 160 / (double)n;
+    const size_t part = gcomp__min(n, GCOMP_CHUNK);
+    double each = bits - 0.003 - (150 + 24 * (double)gcomp__lanes_of(part)) / (double)part -
+                  (bits > 4 ? 0.015 * (bits - 4) : 0);
     if (each < bits / 4) each = bits / 4;
     const uint64_t wanted = (uint64_t)(each * 1048576 * (double)s.count);
     /* between most / 128 and 2 most the larger steps take fewer bits */
@@ -21138,6 +21249,10 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gw_mul_halves
 #undef gw_turn
 #undef gw_ties
+#undef gw_mul_high
+#undef gw_look
+#undef gw_take
+#undef gw_give
 #undef gw_load_halves
 #undef gw_look16
 #undef gw_look4

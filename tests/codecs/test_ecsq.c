@@ -114,7 +114,7 @@ static void test_a_huge_element_is_not_cut_off(void)
 
 static void test_shapes_of_all_sizes(void)
 {
-    static const size_t sizes[] = {0, 1, 2, 3, 4, 5, 15, 17, 63, 100, 2047, 2048, 2049, 8191, 8192, 8193, 8195, 10243, 65535, 65536, 65537, 73731};
+    static const size_t sizes[] = {0, 1, 2, 3, 4, 5, 15, 17, 63, 100, 2047, 2048, 2049, 4095, 4096, 8191, 8192, 8195, 16383, 16384, 16385, 65535, 65536, 65537, 73731};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int shape = 0; shape < 9; shape++)
             for (int k = 0; k < 3; k++) {
@@ -186,11 +186,11 @@ static void check_hostile(const uint8_t *bytes, size_t length, size_t n, int ref
 
 static void test_hostile_payloads_are_refused_or_read_safely(void)
 {
-    static const size_t sizes[] = {40, 700, 9000};
-    for (size_t s = 0; s < 3; s++) {
+    static const size_t sizes[] = {40, 700, 9000, 20000};
+    for (size_t s = 0; s < 4; s++) {
         const size_t n = sizes[s];
         for (size_t i = 0; i < n; i++) g[i] = normal(i);
-        const size_t length = encode(s == 1 ? 5.5 : 2, n), step = length / 200 + 1;
+        const size_t length = encode(s & 1 ? 5.5 : 2, n), step = length / 200 + 1;
         memcpy(copy, payload, length);
         for (size_t cut = 32; cut < length; cut += step) {
             memcpy(payload, copy, length);
@@ -206,43 +206,82 @@ static void test_hostile_payloads_are_refused_or_read_safely(void)
     }
 }
 
-/* By hand: 5 elements, one token. All states are those of the level 0, which takes no bits. */
+/* Levels at the end that are rare take more than 8 bits: a few hundred wait for room, more stay packed. */
+static void test_rare_levels_at_the_end(void)
+{
+    for (int k = 0; k < 2; k++) {
+        const size_t n = 65536, rare = k ? 1905 : 300;
+        for (size_t i = 0; i < n; i++) g[i] = i < n - rare ? 0 : (float)(1 + i * 29 % 127) * (i & 1 ? 1.0f : -1.0f);
+        g[n - 1] = 127;
+        const size_t length = encode(6, n);
+        CHECK(payload[40] == !k && (k ? length == 32 + 8 + 1 + n : length < 10000));
+        (void)entropy(n);
+        for (size_t i = 0; i < n; i++) CHECK(y[i] == g[i]);
+    }
+}
+
+/* Each byte 127 is tried as that of the escaped level. */
+static void test_an_escaped_level_is_a_byte(void)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < 3000; i++) g[i] = i == 1234 ? 127 : (float)(i * 29 % 3) - 1;
+    const size_t length = encode(2, 3000);
+    CHECK(y[1234] == 127 && payload[40] == 1);
+    for (size_t at = 57; at < length; at++) {
+        if (payload[at] != 127) continue;
+        payload[at] = 126;
+        const int level = gcomp_decode(payload, length, y, GCOMP_F32, 3000, NULL) == GCOMP_OK && y[1234] == 126;
+        payload[at] = 128;
+        found += level && gcomp_check(payload, length, 3000) == GCOMP_CORRUPT; /* -128 is no level */
+        payload[at] = 127;
+    }
+    CHECK(found == 1);
+}
+
+/* By hand: elements 0, one symbol, which takes no bits. A head, four states, a size, the escape's share. */
 static void test_streams_by_hand(void)
 {
-    static const uint8_t zeros[8] = {2, 0x80, 0, 0, 0, 0, 0}; /* a table of one token; the stream begins at bit 8 */
-    for (size_t i = 0; i < 5; i++) g[i] = 0;
-    size_t length = encode(2, 5);
-    CHECK(length == 32 + 8 + 6 && payload[40] == 0); /* packed is shorter */
-    memcpy(payload + 40, zeros, 7);
-    payload[16] = 8 + 7;
-    CHECK(gcomp_check(payload, 47, 5) == GCOMP_CORRUPT); /* longer than packed */
-    for (size_t i = 0; i < 7; i++) g[i] = 0;
-    encode(2, 7);
-    memcpy(payload + 40, zeros, 7);
-    payload[16] = 8 + 7;
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_OK);
-    payload[41] = 0; /* no 1 in the first byte */
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_CORRUPT);
-    payload[41] = 0x80;
-    payload[42] = 1; /* a state other than 0 at the end */
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_CORRUPT);
-    payload[42] = 0;
-    payload[40] = 1; /* no table before */
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_CORRUPT);
-    payload[40] = 38; /* more tokens than there are */
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_CORRUPT);
-    payload[40] = 3;
-    payload[41] = 130; /* a share of 512 and more */
-    CHECK(gcomp_check(payload, 47, 7) != GCOMP_OK);
-    payload[41] = 255;
-    CHECK(gcomp_check(payload, 47, 7) == GCOMP_CORRUPT);
+    static const uint8_t zeros[21] = {1, 0, 128, 0, 0, 0, 128, 0, 0, 0, 128, 0, 0, 0, 128, 0, 0, 1, 0};
+    static const struct { size_t at; int value, wanted; } wrong[] = {
+        {0, 2, GCOMP_CORRUPT},    /* no such head */
+        {1, 1, GCOMP_CORRUPT},    /* a state that does not end as 2^15 */
+        {2, 127, GCOMP_CORRUPT},  /* a state below 2^15 */
+        {16, 128, GCOMP_CORRUPT}, /* a state of 32 bits */
+        {17, 0, GCOMP_CORRUPT},   /* no table before */
+        {17, 129, GCOMP_CORRUPT}, /* more sizes than there are */
+        {17, 128, GCOMP_TRUNCATED},
+        {18, 255, GCOMP_TRUNCATED}}; /* the level 0 takes a bit, and there is none */
+    for (size_t i = 0; i < 30; i++) g[i] = 0;
+    CHECK(encode(2, 18) == 32 + 8 + 19 && payload[40] == 0); /* packed is shorter */
+    memcpy(payload + 40, zeros, 19);
+    CHECK(gcomp_check(payload, 59, 18) == GCOMP_CORRUPT); /* longer than packed */
+    CHECK(encode(2, 19) == 32 + 8 + 19 && !memcmp(payload + 40, zeros, 19));
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        payload[40 + wrong[k].at] = (uint8_t)wrong[k].value;
+        CHECK(gcomp_check(payload, 59, 19) == wrong[k].wanted);
+        memcpy(payload + 40, zeros, 19);
+    }
+    CHECK(gcomp_check(payload, 59, 19) == GCOMP_OK);
+    for (size_t bytes = 0; bytes < 19; bytes++) { /* it ends early */
+        payload[16] = (uint8_t)(8 + bytes);
+        CHECK(gcomp_check(payload, 40 + bytes, 19) == GCOMP_TRUNCATED);
+    }
+    CHECK(encode(2, 21) == 32 + 8 + 19);
+    memcpy(payload + 40, zeros, 21);
+    payload[16] = 8 + 20;
+    payload[57] = 2;
+    payload[58] = 255;
+    payload[59] = 129; /* 255 + 2 * 129 = 513 */
+    CHECK(gcomp_check(payload, 60, 21) == GCOMP_CORRUPT);
+    payload[16] = 8 + 22; /* packed codes */
     payload[40] = 0;
-    payload[41] = 0x80; /* -128 is no level */
-    payload[16] = 8 + 8;
-    payload[47] = 0;
-    CHECK(gcomp_check(payload, 48, 7) == GCOMP_CORRUPT);
-    payload[41] = 0x81;
-    CHECK(gcomp_check(payload, 48, 7) == GCOMP_OK);
+    memset(payload + 41, 0, 21);
+    payload[61] = 0x81;
+    CHECK(gcomp_check(payload, 62, 21) == GCOMP_OK);
+    payload[61] = 0x80; /* -128 is no level */
+    CHECK(gcomp_check(payload, 62, 21) == GCOMP_CORRUPT);
+    payload[16] = 8 + 21;
+    CHECK(gcomp_check(payload, 61, 21) == GCOMP_TRUNCATED);
 }
 
 int main(void)
@@ -255,6 +294,8 @@ int main(void)
         RUN(test_a_huge_element_is_not_cut_off);
         RUN(test_shapes_of_all_sizes);
         RUN(test_tables_are_kept_where_they_fit);
+        RUN(test_rare_levels_at_the_end);
+        RUN(test_an_escaped_level_is_a_byte);
     }
     isa_now = GCOMP_ISA_AUTO;
     RUN(test_what_is_not_finite_is_refused);

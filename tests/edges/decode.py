@@ -303,73 +303,80 @@ def levels_of(body, n, width, levels, c):
 
 # ---------------- LEVELS BY STATES
 def table_of(body, tokens):
-    """The states: token, sign, x and b of each."""
-    f = [0]
-    for _ in range(tokens - 1):
-        first = body.number(1)
-        f.append(first if first < 128 else (first - 128) << 8 | body.number(1))
-    if sum(f) > 512:
-        raise Refused("tokens have more states than there are")
-    f[0] = 1024 - 2 * sum(f)
-    owner, state = [None] * 1024, 0
-    for t, sign in [(0, 1)] + [(t, sign) for t in range(1, tokens) for sign in (1, -1)]:
-        for _ in range(f[t]):
-            owner[state], state = (t, sign), (state + 643) % 1024
-    numbers, states = {}, []
-    for t, sign in owner:
-        x = numbers.setdefault((t, sign), f[t])
-        numbers[t, sign] += 1
-        states.append((t, sign, x, 11 - x.bit_length()))
-    return states
+    """The symbol of each number: q or None for the escape, f and start."""
+    escape = body.number(1)
+    f = [0] + [body.number(1) for _ in range(tokens - 1)]
+    f[0] = 512 - escape - 2 * sum(f)
+    if f[0] < 0:
+        raise Refused("symbols have more numbers than there are")
+    symbols = [(0, f[0])] + [(sign * t, f[t]) for t in range(1, tokens) for sign in (1, -1)] + [(None, escape)]
+    table = []
+    for q, share in symbols:
+        table += [(q, share, len(table))] * share
+    return table
 
 
-def segment_by_states(body, m, states):
-    """The q of a segment of m elements, and the table for the next one."""
-    first, head = body.at, body.number(1)
+def part_by_states(body, m, table, x):
+    """The q of a part of m elements, and the table for the next one; x: the states."""
+    tokens = body.number(1)
+    if tokens > 128:
+        raise Refused("a table of more sizes than there are")
+    if tokens:
+        table = table_of(body, tokens)
+    if table is None:
+        raise Refused("there is no table before")
+    seen.add("states: a new table" if tokens else "states: the table before")
+    all_q = []
+    while len(all_q) < m:
+        q = []
+        for i in range(min(len(x), m - len(all_q))):
+            level, f, start = table[x[i] % 512]
+            q.append(level)
+            x[i] = f * (x[i] // 512) + x[i] % 512 - start
+            if x[i] < 1 << 15:
+                x[i] = x[i] << 16 | body.number(2)
+        for i, level in enumerate(q):
+            if level is None:
+                q[i] = signed(body.number(1), 8)
+                seen.add("states: escaped")
+                if q[i] == -128:
+                    raise Refused("a level above the number of levels")
+        all_q += q
+    return all_q, table
+
+
+def chunk_by_states(body, m):
+    first, head, q, table = body.at, body.number(1), [], None
     if head == 0:
         q = [signed(code, 8) for code in codes(body, m, 8)]
         if -128 in q:
             raise Refused("a level above the number of levels")
         seen.add("states: packed")
-        return q, states
-    if head > 37:
-        raise Refused("an unknown form of a segment")
-    if head > 1:
-        states = table_of(body, head - 1)
-    if states is None:
-        raise Refused("there is no table before")
-    seen.add("states: a new table" if head > 1 else "states: the table before")
-    stream = Bits(body.data[body.at:])
-    while not stream.take(1):
-        if stream.at > 7:
-            raise Refused("a stream does not begin within a byte")
-    s, q = [stream.take(10) for _ in range(4)], []
-    for i in range(m):
-        t, sign, x, b = states[s[i % 4]]
-        if t >= 32:
-            r = t // 2 - 12
-            t = (2 + t % 2 << r) + stream.take(r)
-            seen.add("states: raw bits")
-        q.append(sign * t)
-        s[i % 4] = (x << b) - 1024 + stream.take(b)
-    if any(s) or stream.at % 8:
-        raise Refused("a stream does not end with states 0 and a whole byte")
-    body.take(stream.at // 8)
-    if body.at - first > m + 1:
-        raise Refused("a segment is longer than packed codes are")
-    return q, states
+        return q
+    if head != 1:
+        raise Refused("an unknown form of a chunk")
+    lanes = 32 if m >= 16384 else 16 if m >= 8192 else 8 if m >= 4096 else 4
+    seen.add("states: %d" % lanes)
+    x = [body.number(4) for _ in range(lanes)]
+    if any(not 1 << 15 <= state < 1 << 31 for state in x):
+        raise Refused("a state that is none")
+    while len(q) < m:
+        more, table = part_by_states(body, min(16384, m - len(q)), table, x)
+        q += more
+    if any(state != 1 << 15 for state in x):
+        raise Refused("a stream does not end with the first state")
+    if body.at - first > m:
+        raise Refused("a chunk is longer than packed codes are")
+    return q
 
 
 def levels_by_states(body, n):
     ends, q = [body.number(8) for _ in range((n - 1) // 65536)], []
     start = body.at
     while len(q) < n:
-        if len(q) % 65536 == 0:
-            states = None
-        more, states = segment_by_states(body, min(8192, n - len(q)), states)
-        q += more
-        if len(q) % 65536 == 0 and len(q) < n and ends[len(q) // 65536 - 1] != body.at - start:
-            raise Refused("an offset is not where its segments end")
+        q += chunk_by_states(body, min(65536, n - len(q)))
+        if len(q) < n and ends[len(q) // 65536 - 1] != body.at - start:
+            raise Refused("an offset is not where its chunk ends")
     return q
 
 

@@ -125,8 +125,8 @@ static void write_shapes(void)
         {"eden_small", "eden:bits=3,block=64", 150, 1e-33f, 1, 1},
         {"blocktopk_last", "blocktopk:density=0.4,block=16+int", 151, 1, 1, 1},
         {"states_packed", "ecsq:bits=2", 5, 1, 1, 1},
-        {"states_raw_bits", "ecsq:bits=6", 1500, 1, 1, 1},
-        {"states_long", "ecsq:bits=1.5", 8256, 1, 1, 1}};
+        {"states_escaped", "ecsq:bits=6", 1500, 1, 1, 1},
+        {"states_long", "ecsq:bits=1.5", 16450, 1, 1, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         make_input(shapes[s].n, shapes[s].size, shapes[s].share, s);
         for (size_t i = 0; i < shapes[s].n; i++) input[i] = i % shapes[s].every ? 0 : input[i];
@@ -346,9 +346,9 @@ static void record_file(const char *path) /* of the corpus: n in 4 bytes, then t
 static void record_long(void) /* more than one block of 4096, segment, offset of segments */
 {
     static const char *const texts[] = {"qsgd:levels=1,code=auto", "int:bits=4,code=elias", "qsgd:levels=100,code=rice", "eden:bits=2",
-                                        "topk:density=0.02", "terngrad:code=rice"};
+                                        "topk:density=0.02", "terngrad:code=rice", "ecsq:bits=1.2", "ecsq:bits=3.8"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
-        const size_t n = t < 3 ? 131072 + 4000 : t == 5 ? 65536 : 9000;
+        const size_t n = t < 3 ? 131072 + 4000 : t == 5 ? 65536 : t == 6 ? 65536 + 8200 : t == 7 ? 4100 : 9000;
         make_input(n, 1, t < 3 || t == 5 ? 0.01 : 1, t);
         put_record(encoded(texts[t], n, t), n);
     }

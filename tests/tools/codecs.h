@@ -247,11 +247,11 @@ static const struct listed_codec {
     {0x5a8e99fcb86b6a38u, SMALL_FLOATS,  1, 0, 0, "fp8:rounding=stochastic"},
     {0x854836cb4174f3f0u, SMALL_FLOATS,  0, 0, 0, "fp8:format=e5m2,block=16,rounding=stochastic"},
     {0xc69f902970a31107u, SMALL_FLOATS,  0, 0, 0, "fp8:block=tensor,rounding=stochastic"},
-    {0xc6d64d913ebaa8e9u, INTEGERS,      1, 1, 1, "ecsq"},
-    {0xb184230c37f82e0eu, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
-    {0x4df9e3e8a3b79da5u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
-    {0x47c6a4f4883ca526u, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
-    {0xdb0945e2a0298f26u, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
+    {0xe67a5193251b6818u, INTEGERS,      1, 1, 1, "ecsq"},
+    {0xa7488cc603c2bdf2u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
+    {0x178374777341ffa6u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
+    {0x3e62652e27355d5bu, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
+    {0xa457168cded8b878u, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
