@@ -63,7 +63,7 @@
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>states      entropy codes of levels by states: near the entropy, whatever the levels
-   >>streams     levels coded by states: segments as bytes, and back
+   >>streams     levels coded by states: chunks as bytes, and back
    >>levels      entropy codes of levels: a second layer behind the drivers of block methods
    >>indices     lists of indices as bytes, for sparse methods, and back
    >>codecs      a chapter for each method (">>method name:") and for what they share
@@ -652,7 +652,7 @@
                  large it sends fewer bits
                  Goblick, Holsinger: Analog Source Digitization: A Comparison of Theory and
                  Practice, IEEE Transactions on Information Theory 1967; the coder: Duda: Asymmetric
-                 Numeral Systems, 2013
+                 Numeral Systems, 2013; Giesen: Interleaved Entropy Coders, 2014
      qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
                  spacing=even (powers: levels that are powers of two, at most 100 of them)
                  Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
@@ -5782,8 +5782,8 @@ GCOMP__INLINE gw gw_look(const uint32_t *table, gw x)
      times 0x0101010101010100   03 03 02 02 02 01 00 00      byte j: the sum of those below j */
 GCOMP__INLINE gw gw_take(const uint8_t **p, gw x, gw where)
 {
-    const uint32_t mask = gw_signs(where);
-    GCOMP__ALL(const uint32_t byte = mask >> 8 * i & 0xff;
+    GCOMP__ALL(const uint32_t byte =
+                   (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(where.r[i]));
                const uint64_t before = _pdep_u64(byte, 0x0101010101010101u) * 0x0101010101010100u;
                __m256i words = _mm256_cvtepu16_epi32(gcomp__load16_avx2(*p));
                words = _mm256_permutevar8x32_epi32(
@@ -9576,7 +9576,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
    A symbol is a level, or the escape: for levels that are too rare to have a share, which follow as
    a byte. Of 512 shares a symbol has f, those of q and -q equally many. The shares are numbered in
    the order 0, +1, -1, +2, -2, .., escape: those of a symbol begin with `start`. A state x is a
-   number of 15 to 31 bits. Its lowest 9 bits are a share, which says the symbol. To decode:
+   number from 2^15 to below 2^31. Its lowest 9 bits are a share, which says the symbol. To decode:
 
      x = f * (x >> 9) + (x & 511) - start        then, if x < 2^15, x = x << 16 | the next word
 
@@ -9586,7 +9586,7 @@ static const gcomp__common_kernels GCOMP__F(common) = {
      x = (x / f << 9) + x % f + start
 
    Level i belongs to lane i modulo 32; a chunk of few levels has fewer lanes, since each costs
-   3 bytes. Segments of such levels: >>streams.
+   3 bytes. Such chunks as bytes: >>streams.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
 enum {
@@ -9599,7 +9599,9 @@ enum {
     GCOMP__ESCAPE = 128,           /* its code; -128 is no level */
     GCOMP__SIZES = 128,            /* 0 .. 127 */
     GCOMP__TABLED = 8 * GCOMP__SEGMENT, /* levels that have one table */
-    GCOMP__TABLES = 65536 / GCOMP__TABLED,
+    GCOMP__TABLES = GCOMP_CHUNK / GCOMP__TABLED,
+    GCOMP__STEP = 512,             /* levels that are written at once, */
+    GCOMP__WAITING = 512,          /* and bytes for which there was no room yet */
     GCOMP__NO_COST = 1 << 30       /* of a level that a table has no symbol for */
 };
 
@@ -9962,8 +9964,8 @@ GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_k
                                     const gcomp__state_tables *tables, uint8_t *codes, size_t n,
                                     uint8_t *to)
 {
-    enum { STEP = 512, WAIT = 512 }; /* a level takes up to 3 bytes */
-    uint8_t out[WAIT + 3 * STEP + 2 * (1 + GCOMP__SIZES) + 16];
+    /* a level takes up to 3 bytes; then a table and the states come; 16 before may be written */
+    uint8_t out[GCOMP__WAITING + 3 * GCOMP__STEP + 2 * (1 + GCOMP__SIZES) + 16];
     uint8_t *const stop = out + sizeof out, *at = stop, *end = codes + n;
     gcomp__shares shares;
     for (size_t i = n, some; i;) {
@@ -9975,7 +9977,7 @@ GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_k
             gcomp__new_table(w, &shares);
             table = (*tables)[k];
         }
-        some = (i - 1) % STEP + 1;
+        some = (i - 1) % GCOMP__STEP + 1;
         i -= some;
         at = (coders->put)(w, codes + i, some, at);
         if (i % GCOMP__TABLED == 0) {
@@ -9990,7 +9992,7 @@ GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_k
         memcpy(end, stop - moved, moved);
         memmove(at + moved, at, wait - moved);
         at += moved;
-        if (wait - moved > WAIT) return 0;
+        if (wait - moved > GCOMP__WAITING) return 0;
     }
     const size_t first = (size_t)(stop - at), rest = (size_t)(codes + n - end);
     if (first + rest > n) return 0;

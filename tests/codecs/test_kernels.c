@@ -594,6 +594,82 @@ static void test_indices_come_back_in_any_batches(void)
             }
 }
 
+/* ---------------- levels by states */
+
+/* The levels q[0 .. n-1], of lane 0 and on, from the last to the first, with the formulas of >>states: bytes to before `end`. */
+static uint8_t *plain_put(const gcomp__shares *shares, uint32_t *x, size_t lanes, const uint8_t *q, size_t n, uint8_t *end)
+{
+    while (n) {
+        const size_t some = (n - 1) % lanes + 1;
+        n -= some;
+        for (size_t j = some; j-- > 0;) {
+            const int level = (int8_t)q[n + j], size = level < 0 ? -level : level;
+            if ((unsigned)size >= shares->sizes || !shares->f[size]) *--end = q[n + j];
+        }
+        for (size_t j = some; j-- > 0;) {
+            const int level = (int8_t)q[n + j], size = level < 0 ? -level : level;
+            const int escaped = (unsigned)size >= shares->sizes || !shares->f[size];
+            uint32_t f = escaped ? shares->f[128] : shares->f[size], start = 0;
+            for (int t = 0; t < (escaped ? 128 : size); t++) start += (t ? 2u : 1u) * shares->f[t];
+            if (level < 0 && !escaped) start += f;
+            if (x[j] >> 22 >= f) {
+                *--end = (uint8_t)(x[j] >> 8);
+                *--end = (uint8_t)x[j];
+                x[j] >>= 16;
+            }
+            x[j] = (x[j] / f << 9) + x[j] % f + start;
+        }
+    }
+    return end;
+}
+
+/* Each f is 1 to 255, and 2 of 3 levels are drawn by the shares. The stream ends where its memory ends. */
+static void test_levels_go_to_states_and_back_as_by_plain_loops(void)
+{
+    enum { MOST = 512 };
+    static gcomp__state_writer w;
+    static gcomp__state_reader r;
+    uint8_t q[MOST], back[MOST], wanted[4 * MOST], out[4 * MOST];
+    uint32_t x[32];
+    FOR_EACH_SET(s)
+        for (size_t round = 0; round < 400; round++) {
+            const size_t lanes = (size_t)4 << round % 4, n = round < 40 ? round + 1 : 1 + mix(round) % MOST;
+            uint8_t table[1 + 128] = {0};
+            gcomp__shares shares;
+            unsigned left = 510 - (unsigned)(mix(round + 7) % 200);
+            table[0] = (uint8_t)(1 + mix(round + 1) % 60);
+            table[1] = (uint8_t)(1 + mix(round + 2) % 2 * 30);
+            left -= table[1];
+            for (unsigned t = 1; t < table[0]; t++) {
+                table[1 + t] = (uint8_t)(round % 5 == 0 && t == 1 ? 200 : mix(round * 100 + t) % 30);
+                if (2u * table[1 + t] > left) table[1 + t] = 0;
+                left -= 2u * table[1 + t];
+            }
+            CHECK(gcomp__get_shares(&shares, table) && shares.f[0]);
+            for (size_t i = 0; i < n; i++) {
+                const unsigned size = (unsigned)(mix(i + 1000 * round) % (i % 3 ? table[0] : 128u));
+                q[i] = (uint8_t)(i & 1 ? size : 0 - size);
+            }
+            for (size_t j = 0; j < 32; j++) w.state[j] = x[j] = 0x8000u << mix(j + round) % 16 | (uint32_t)(mix(j) & 0x7fff);
+            gcomp__new_table(&w, &shares);
+            w.lanes = (unsigned)lanes;
+            uint8_t *const from = plain_put(&shares, x, lanes, q, n, wanted + sizeof wanted);
+            uint8_t *const got = gcomp__sets[s]->coders->put(&w, q, n, out + sizeof out);
+            const size_t bytes = (size_t)(wanted + sizeof wanted - from);
+            CHECK((size_t)(out + sizeof out - got) == bytes && !memcmp(from, got, bytes) && !memcmp(x, w.state, sizeof x));
+            const uint8_t *at = table;
+            uint8_t *exact = (uint8_t *)malloc(bytes + !bytes);
+            memcpy(exact, from, bytes);
+            r.lanes = (unsigned)lanes;
+            r.bad = 0;
+            memcpy(r.state, x, sizeof x);
+            CHECK(gcomp__read_table(&r, &at, table + sizeof table) == GCOMP_OK && at == table + 1 + table[0]);
+            CHECK(gcomp__sets[s]->coders->get(&r, exact, bytes, back, n) == bytes && !r.bad && !memcmp(back, q, n));
+            for (size_t j = 0; j < 32; j++) CHECK(r.state[j] == (0x8000u << mix(j + round) % 16 | (uint32_t)(mix(j) & 0x7fff)));
+            free(exact);
+        }
+}
+
 /* That of the C library is the nearest double, as IEEE 754 asks. */
 static void test_roots_are_the_nearest_doubles(void)
 {
@@ -782,6 +858,7 @@ int main(void)
     RUN(test_orthonormalisation_survives_every_matrix);
     RUN(test_gaps_are_added_up_as_by_the_plain_loop);
     RUN(test_indices_come_back_in_any_batches);
+    RUN(test_levels_go_to_states_and_back_as_by_plain_loops);
     RUN(test_payloads_are_as_the_flags_of_their_rows_say);
     RUN(test_a_tensor_knows_what_else_the_step_holds);
     RUN(test_counts_of_sums_are_exact_beyond_what_a_float_holds);
