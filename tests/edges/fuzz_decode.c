@@ -165,8 +165,7 @@ static void make_corrupt(const char *dir)
         {"corrupt_int_range", "int:bits=3", 24, 3 | 6 << 2 | 1 << 7}, {"corrupt_int_code", "int:bits=3", 25, 1},
         {"unknown_int", "int", 5, 16}, {"corrupt_lloyd_scale", "lloyd", 35, 0x80}, {"reserved_lloyd_word", "lloyd", 24, 1},
         {"corrupt_ecsq_head", "ecsq", 40, 2}, {"corrupt_ecsq_no_table", "ecsq", 57, 0}, {"corrupt_ecsq_sizes", "ecsq", 57, 129},
-        {"corrupt_ecsq_states", "ecsq", 44, 0xff}, {"corrupt_ecsq_state", "ecsq", 42, 0}, {"corrupt_ecsq_shares", "ecsq", 58, 255},
-        {"corrupt_ecsq_step", "ecsq", 35, 0xbf}, {"corrupt_ecsq_end", "ecsq", 51, 0xff},
+        {"corrupt_ecsq_states", "ecsq", 44, 0xff}, {"corrupt_ecsq_step", "ecsq", 35, 0xbf}, {"corrupt_ecsq_end", "ecsq", 61, 0xff},
         {"reserved_ecsq_word", "ecsq", 24, 1}};
     static uint8_t p[GCOMP_BOUND(LARGEST)];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
