@@ -502,8 +502,9 @@
      payload, with one header and one checksum, and ranges are cut from all of them together. So
      many small tensors cost hardly more bytes than one large tensor, and ranges stay long enough
      among thousands of workers. Each tensor begins at a multiple of 128 elements, with blocks of
-     its own: no scale is made from two tensors. Other buckets have other ranges, and with them
-     other bits of two shots and of topk:global=1.
+     its own: no scale is made from two tensors. Elements of sparse methods that travel as floats
+     are one list in a gather; each tensor sends its k. Other buckets have other ranges, and with
+     them other bits of two shots and of topk:global=1.
      What a worker receives in a gather grows with the number of workers.
      Sparse payloads: comm.alltoallv helps. Each worker makes the mean of one range of the elements
      for all, and receives about k elements for that. The range means come back sparse, or dense
@@ -939,8 +940,10 @@
    Steps send a payload of several, flag bit 2, where tensors of a bundle go to one worker. n is the
    sum of their elements. The body is that of each tensor, back to back, as its own payload would
    have it. Of sparse methods, of coded levels and of eden the length of each body but the last
-   stands before it, in 4 bytes. A body of a sum of a sparse method is n floats if it has 4 n bytes.
-   Which tensors there are, and their elements, the receiver knows.
+   stands before it, in 4 bytes. But in a gather of topk without global=1, dryden and wangni whose
+   values are floats there is one body, as that of one tensor of n elements: all tensors, one behind
+   the other. A body of a sum of a sparse method is n floats if it has 4 n bytes. Which tensors
+   there are, and their elements, the receiver knows.
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative, and so may the bf16 of int
@@ -3943,8 +3946,7 @@ typedef struct gcomp__bit_reader {
 typedef struct gcomp__indices {
     gcomp__bit_reader reader;
     size_t left, n;        /* indices to come; all are below n */
-    /* the smallest index that may come; of a bitmap: that of bit 0 of `bits` */
-    uint64_t next;
+    uint64_t next;         /* the smallest that may come; of a bitmap: that of bit 0 of `bits` */
     unsigned coder;
     unsigned at_once;      /* Rice codes that mostly end within one refill */
     gcomp_result bad;      /* why reading stopped */
@@ -3975,6 +3977,19 @@ typedef struct gcomp__view {
     const uint8_t *scales, *codes; /* within the body */
     const gcomp__block_kernels *kernels;
 } gcomp__view;
+
+/* Reads a sparse payload along with others, see >>scattering. */
+enum { GCOMP__CURSOR = 56 }; /* indices that are read at once, at most */
+typedef struct gcomp__cursor {
+    gcomp__indices indices;
+    const gcomp__view *view;
+    float *y, *residual, *masked; /* added to, taken out of, zeroed; any may be NULL */
+    const float *only;    /* NULL, or the residual changes only where this is not 0 */
+    const float *next;    /* `lines` lines of y are written next: one is fetched an element */
+    size_t done, from;    /* elements used; the element that y and residual begin with */
+    unsigned lines, at, got, room, cached; /* places in index[]: at, got, room; y is in a cache */
+    uint32_t index[GCOMP__CURSOR];
+} gcomp__cursor;
 
 /* What is kept of a tensor, or a part of it, from step to step; see >>stored. */
 typedef struct gcomp__residual {
@@ -4034,6 +4049,8 @@ typedef struct gcomp__sink {
     size_t own_at;          /* own is views[own_at]; equal to count: own is not among the views */
     gcomp__source in; /* p; and its residual is written. Block methods take all forms of it */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
+    gcomp__cursor *cursors; /* NULL, or those of a list, for each view; count 0: of the own list */
+    size_t from;            /* where the tensor's elements begin in it */
     /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
        kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
     int one_pass;
@@ -4073,8 +4090,7 @@ typedef struct gcomp__payload {
     gcomp_result (*open)(gcomp__view *view);
     /* finds everything else that can be wrong with the bytes */
     gcomp_result (*check)(const gcomp__view *view);
-    /* cannot fail */
-    void (*decode)(const gcomp__call *call, const gcomp__sink *sink);
+    void (*decode)(const gcomp__call *call, const gcomp__sink *sink); /* cannot fail */
     int needs_scratch; /* 1: encode fails without scratch; 0: only threads make use of it */
     int votes; /* 1: the mean is no sum over the workers, and decode gets all payloads at once */
     /* NULL, or the bound by the shape: a payload is of a whole matrix then, and never of a range */
@@ -16477,22 +16493,6 @@ GCOMP__NOINLINE size_t gcomp__sparse_read(const gcomp__view *view, uint32_t *ind
 
    If the part of y at work is in a cache, indices are not fetched, and more are read at once. */
 #if GCOMP__IN_ONCE
-enum { GCOMP__CURSOR = 56 }; /* indices that are read at once, at most */
-typedef struct gcomp__cursor {
-    gcomp__indices indices;
-    const gcomp__view *view;
-    float *y, *residual, *masked; /* added to, taken out of, zeroed; any may be NULL */
-    const float *only;            /* NULL, or the residual changes only where this is not 0 */
-    /* lines of y, 16 floats each, that are written next: one is fetched with each element */
-    const float *next;
-    unsigned lines;               /* how many are left */
-    size_t done;                  /* elements used */
-    size_t from;                  /* the element that y begins with */
-    unsigned at, got, room;       /* places in index[] */
-    unsigned cached;              /* y is in a cache: nothing is fetched */
-    uint32_t index[GCOMP__CURSOR];
-} gcomp__cursor;
-
 /* Opens a cursor on a payload that was found valid. y, residual, masked: see gcomp__cursor.
    cached: y is in a cache, or will be when it is used. */
 GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *view, float *y,
@@ -16521,6 +16521,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
     const size_t ahead = c->cached ? 0 : 16; /* indices that stay for longer, being fetched */
     /* elements are fetched from the first of the arrays that there is */
     const float *const place = c->y ? c->y : c->residual ? c->residual : c->masked;
+    const size_t from = c->from;
     for (;;) {
         const uint32_t *index = c->index + c->at;
         size_t left = c->got - c->at, stop, i;
@@ -16531,7 +16532,8 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             c->got = (unsigned)(left + gcomp__next_elements(&c->indices, c->index + left,
                                                             c->room - left));
             /* fetched far ahead of its use */
-            for (i = left; !c->cached && i < c->got; i++) GCOMP__PREFETCH(place + index[i]);
+            for (i = left; !c->cached && i < c->got; i++)
+                GCOMP__PREFETCH(place + (index[i] - from));
             left = c->got;
             if (!left) break;
         }
@@ -16553,22 +16555,24 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             tile, NULL, 0);
         /* the own payload: what was sent leaves the residual */
         for (i = 0; c->residual && i < stop; i++)
-            if (!c->only || c->only[index[i]] != 0)
-                c->residual[index[i]] = gcomp__saturated(c->residual[index[i]] - value[i]);
+            if (!c->only || c->only[index[i]] != 0) {
+                float *e = c->residual + (index[i] - from);
+                *e = gcomp__saturated(*e - value[i]);
+            }
         for (i = 0; c->masked && i < stop; i++) c->masked[index[i]] = 0;
         /* the sum; value[] keeps the new y, for the look at it below */
         const float *const next = c->next;
         const size_t lines = gcomp__min(c->lines, stop); /* that are fetched in this turn */
         if (c->y)
             for (i = 0; i < stop; i++) {
-                float *y = c->y + (index[i] - c->from), term = value[i] * weight;
+                float *y = c->y + (index[i] - from), term = value[i] * weight;
                 if (i < lines) GCOMP__PREFETCH_NEAR(next + 16 * i);
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
         /* seldom: a sum overflowed */
         if (c->y && (gcomp__common(c->view->set)->max_bits)(value, stop) >= 0x7f800000u)
-            for (i = 0; i < stop; i++) c->y[index[i] - c->from] = gcomp__saturated(value[i]);
+            for (i = 0; i < stop; i++) c->y[index[i] - from] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
         if (!lines) continue;
@@ -16624,6 +16628,29 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     }
 }
 
+/* Runs a sink of a tensor whose elements stand in lists with those of other tensors: its cursors
+   go on where the tensor before has left them. One pass, however many payloads there are. */
+GCOMP__NOINLINE void gcomp__sparse_go_on(const gcomp__call *call, const gcomp__sink *sink)
+{
+    const size_t chunks = gcomp__chunks(sink->n), step = call->parallel.run ? chunks : 1;
+    const size_t used = gcomp__max(sink->count, 1); /* no views: the own list alone */
+    gcomp__absorb_job job;
+    job.set = call->set;
+    job.sink = sink;
+    for (size_t w = 0; w < used; w++) {
+        gcomp__cursor *c = sink->cursors + w;
+        c->y = sink->count ? sink->y.floats : NULL;
+        c->residual = !sink->count || w == sink->own_at ? sink->in.residual.floats : NULL;
+        c->from = sink->from;
+    }
+    for (job.first = 0; job.first < chunks; job.first += step) {
+        const size_t end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
+        gcomp__run(call, step, gcomp__absorb_chunk, &job);
+        for (size_t w = 0; w < used; w++)
+            gcomp__cursor_scatter(sink->cursors + w, sink->from + end, sink->weight);
+    }
+}
+
 /* Runs a sink, in passes over all chunks. A pass has as many payloads as there are cursors. With
    threads the dense part of all chunks comes first, and one thread adds the payloads. An own
    payload that is not among those of the mean, or for which there is no mean, has a cursor of its
@@ -16647,6 +16674,10 @@ GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     gcomp__absorb_job job;
     size_t w = 0; /* payloads of the mean so far */
+    if (sink->cursors) {
+        gcomp__sparse_go_on(call, sink);
+        return;
+    }
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
         (uintptr_t)y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
@@ -22698,6 +22729,8 @@ typedef struct gcomp__places {
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
     size_t next;           /* the tensor behind it in its bundle; 0: none */
+    int listed;            /* 1: what it sends stands in a list of its bundle, see >>bundles */
+    size_t list, before_k; /* elements: its own in mem.index; that tensors in front send, at most */
     size_t offset, together; /* elements of its bundle: in front of it, and of all */
     size_t each;           /* elements of a range of the bundle, but for the last ranges */
     size_t owner, last_owner; /* the workers whose ranges have its first and its last element */
@@ -22727,16 +22760,19 @@ typedef struct gcomp__this_step {
     int ready;             /* 1: gcomp_step_ready was called */
     int odd;               /* 1: it takes the second one of two kinds of steps: sums->odd */
     float *mean;           /* where its mean was made before the next bucket came; NULL: nowhere */
-    size_t length;         /* bytes of its payload */
+    size_t length;         /* bytes of its payload; of a list, until it is written: elements */
     size_t tally;          /* floats: its counts in a tally, see >>shards */
     size_t sum_at[3];      /* elements of other tensors before its own in mem.sums */
     size_t sum_count[3];   /* elements that it sums now; use.sum_count is the most of any step */
     size_t next;           /* its entry in the next step */
     double squares;        /* accordion: |D|^2 */
     double p_squares;      /* desc.measure: |p|^2 */
-    size_t sent;           /* where its body went in mem.send: payloads move together */
+    size_t elements;       /* of the body that is gathered for it; 0: there is none */
+    size_t sent;           /* where the body is in mem.send: payloads move together */
+    size_t from;           /* elements of its list in front of its own */
     size_t walk;           /* (bucket) bytes of its shards that were packed so far */
     uint32_t by_address;   /* in slot i: the number of the i-th gradient by its address */
+    int followed;          /* 1: another body of its payload stands behind the one gathered */
 } gcomp__this_step;
 
 /* One tensor. */
@@ -22789,6 +22825,7 @@ typedef struct gcomp__plan {
     size_t widest;   /* bytes: payloads of the largest bucket */
     size_t gathered; /* elements of tensors with payloads that are gathered */
     size_t means;    /* elements: the same without the last bucket */
+    size_t listed;   /* elements of lists of bundles */
     size_t local;    /* floats: scratch of methods in a step */
     size_t sums[3][GCOMP__KINDS]; /* elements that each round sums, by kind */
     size_t scratch;  /* bytes: scratch of encoding */
@@ -22848,6 +22885,9 @@ typedef struct gcomp__buffers {
     float *local;         /* scratch of methods in a step */
     float *acc;           /* sums of the own ranges */
     float *maxima;        /* the largest floats of all workers, where they are gathered */
+    uint32_t *index;      /* lists of bundles of this worker, until they are payloads */
+    float *value;
+    gcomp__cursor *cursors; /* [w]: on its list of the bundle at hand, in a commit */
     gcomp__view *views;    /* [w]: its payload of the tensor at hand, opened */
     gcomp__bucket *others; /* buckets 1, 2, ... */
     size_t *counts;        /* memory for `bytes` and `came` of all buckets */
@@ -23494,7 +23534,7 @@ static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
 {
     slot->use = *entry;
     slot->at.own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
-    slot->at.as_none = 0;
+    slot->at.as_none = slot->at.listed = 0;
 }
 
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
@@ -23698,26 +23738,37 @@ static int gcomp__same_codec(const gcomp_codec *a, const gcomp_codec *b)
     return same;
 }
 
-/* A tensor behind another one of its bundle, which has `together` elements before. */
-static void gcomp__join_bundle(gcomp__places *at, size_t *together, size_t n)
+/* What a bundle has so far: elements, and how many of them a sparse method sends at most. */
+typedef struct gcomp__bundle {
+    size_t together, k;
+} gcomp__bundle;
+
+static const gcomp__bundle gcomp__no_bundle = {0, 0};
+
+/* A tensor is the next one of the bundle. */
+static void gcomp__join_bundle(gcomp__slot *slot, gcomp__bundle *b)
 {
-    at->offset = gcomp__round_up(*together, GCOMP__RANGE_UNIT);
-    *together = gcomp__plus(at->offset, n);
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    slot->at.offset = gcomp__round_up(b->together, GCOMP__RANGE_UNIT);
+    slot->at.before_k = b->k;
+    b->together = gcomp__plus(slot->at.offset, slot->n);
+    if (selector) gcomp__grow(&b->k, (selector->most)(&slot->use.codec, slot->n));
 }
 
 /* Finds the bundles of tensors first .. end - 1, a bucket. */
 static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_t first, size_t end)
 {
-    size_t last = end, together = 0; /* of the bundle at work: its last tensor, and its elements */
+    size_t last = end; /* the last tensor so far of the bundle at work */
+    gcomp__bundle bundle = gcomp__no_bundle;
     for (size_t i = first; i < end; i++) {
         gcomp__places *at = &tensors[i].at;
         at->next = 0;
         if (gcomp__bundles(desc, tensors + i)) {
             if (last == end ||
                 !gcomp__same_codec(&tensors[last].use.codec, &tensors[i].use.codec))
-                together = 0;
+                bundle = gcomp__no_bundle;
             else tensors[last].at.next = i;
-            gcomp__join_bundle(at, &together, tensors[i].n);
+            gcomp__join_bundle(tensors + i, &bundle);
             last = i;
         } else { /* alone */
             at->offset = 0;
@@ -23967,6 +24018,24 @@ static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
            desc->comm.world >= 3 && desc->comm.allreduce_dtypes >> halves & 1;
 }
 
+/* Do the tensors of a bundle send one list, if their means are gathered? Where values are floats,
+   so that tensors share no scale, and it is known how many elements are sent at most. */
+static int gcomp__makes_list(const gcomp__slot *slot)
+{
+    const gcomp__method *m = slot->use.method;
+    const gcomp__selector *selector = m->rules.selector;
+    return slot->at.together != slot->n && selector && m->payload->encode == gcomp__sparse_encode &&
+           !selector->grouped && !selector->unknown && !slot->at.applied &&
+           gcomp__values_as_floats(&slot->use.codec) && gcomp__indexable(slot->at.together);
+}
+
+/* Bytes of a list of up to k of n elements, as a payload. */
+static size_t gcomp__list_bound(size_t k, size_t n)
+{
+    return k ? gcomp__plus(GCOMP__HEADER + 9,
+                           gcomp__plus(gcomp__index_bound(k, n), gcomp__times(k, 4))) : 0;
+}
+
 /* Are the halves of this tensor summed? */
 static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->use.rounds[0] > GCOMP__MAX; }
 
@@ -24007,7 +24076,8 @@ static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
 /* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
    gcomp_regroup comes here again: with another number of workers the choice may be another.
      halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
-     gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0
+     gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0; listed: bound = bytes
+               that the list of its bundle is longer with the tensor than without it
      none      rounds[0] SUM,    bound 0, own_bytes 0; also where steps do as with none
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads
    Of these two_shot: block payloads are quantised range by range, and so is their mean; scattered:
@@ -24019,7 +24089,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     const int halves = gcomp__sums_halves(slot);
     unsigned flags; /* those of the slot, again */
     if (halves) slot->use.sum_count[0] = slot->use.local_floats = 0;
-    if (halves || slot->at.own_bytes || slot->at.as_none) { /* as gcomp__use_entry left them */
+    if (halves || slot->at.own_bytes || slot->at.as_none || slot->at.listed) {
+        /* as gcomp__use_entry left them */
         gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
         for (int round = 0; round < 3; round++)
             if (slot->use.rounds[round] == GCOMP__GATHER)
@@ -24027,6 +24098,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     }
     slot->at.own_bytes = 0;
     slot->at.as_none = slot->at.two_shot = slot->at.scattered = slot->at.adds_own = 0;
+    slot->at.listed = 0;
     slot->at.method = slot->use.method;
     slot->at.world = world;
     slot->at.each = gcomp__round_up(gcomp__ceil_div(slot->at.together, world), GCOMP__RANGE_UNIT);
@@ -24064,6 +24136,12 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->use.bound = 0;
         slot->use.sum_count[0] = slot->n;
         slot->use.local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
+    } else if (gcomp__makes_list(slot)) {
+        const size_t k = slot->at.before_k, offset = slot->at.offset;
+        const size_t end = gcomp__round_up(offset + slot->n, GCOMP__RANGE_UNIT);
+        slot->at.listed = 1;
+        slot->use.bound = gcomp__list_bound(gcomp__plus(k, slot->at.k), end) -
+                          gcomp__list_bound(k, offset);
     }
 }
 
@@ -24133,6 +24211,8 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     slot->at.send = plan->send;
     slot->at.mean = plan->gathered;
     slot->at.local = plan->local;
+    slot->at.list = plan->listed;
+    if (slot->at.listed) gcomp__grow(&plan->listed, slot->at.k);
     gcomp__grow(&plan->send, slot->use.bound);
     /* an element of mem.means for each element of a payload */
     if (slot->use.bound) gcomp__grow(&plan->gathered, slot->n);
@@ -24308,7 +24388,8 @@ static void gcomp__know_places(const gcomp *gc)
      local      scratch of methods within the step
      acc        >>shards: what this worker adds up of its ranges
      maxima     largest floats of W workers, for transports without allreduce_max
-     views others counts gathered shared send_bytes answers   bookkeeping
+     index value   elements that lists of bundles will have
+     cursors views others counts gathered shared send_bytes answers   bookkeeping
      own        >>shards: payloads of this worker
      cut        the same in shards, tensor by tensor; then the sums of W workers
      packed     the same in shards, worker by worker; then the sums of this worker
@@ -24366,6 +24447,11 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     mem->acc = (float *)gcomp__carve(&c, plan->acc, 4); /* behind local, see gcomp__reserve */
     mem->maxima = (float *)gcomp__carve(&c, world == 1 ? 0 : gcomp__times(largest, 4), world);
 
+    /* kernels read whole lines of 16 */
+    const size_t listed = plan->listed ? gcomp__plus(plan->listed, 16) : 0;
+    mem->index = (uint32_t *)gcomp__carve(&c, listed, 4);
+    mem->value = (float *)gcomp__carve(&c, listed, 4);
+    mem->cursors = (gcomp__cursor *)gcomp__carve(&c, listed ? world : 0, sizeof(gcomp__cursor));
     mem->views = (gcomp__view *)gcomp__carve(&c, world, sizeof(gcomp__view));
     mem->others = (gcomp__bucket *)gcomp__carve(&c, plan->buckets - 1, sizeof(gcomp__bucket));
     mem->counts =
@@ -24555,7 +24641,7 @@ typedef struct gcomp__asked {
     size_t count;
     int of_node; /* 1: the tensors of the object that sums within a machine */
     gcomp_codec codec;       /* of the bundle */
-    size_t so_far, together; /* its elements; so_far 0: there is none */
+    gcomp__bundle so_far, all; /* its tensors before the next one; all. so_far 0: there is none */
 } gcomp__asked;
 
 static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
@@ -24613,9 +24699,9 @@ GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
     gcomp__slot slot;
     (void)gcomp__asked_slot(of, i, &slot, entries, &why);
     if (!gcomp__bundles(of->desc, &slot)) return !gcomp__ends_bundle(&slot);
-    if (of->together && !gcomp__same_codec(&of->codec, &slot.use.codec)) return 0;
+    if (of->all.together && !gcomp__same_codec(&of->codec, &slot.use.codec)) return 0;
     of->codec = slot.use.codec;
-    gcomp__join_bundle(&slot.at, &of->together, slot.n);
+    gcomp__join_bundle(&slot, &of->all);
     return 1;
 }
 
@@ -24626,13 +24712,13 @@ static void gcomp__asked_place(gcomp__asked *of, size_t i, size_t end, gcomp__sl
     gcomp__text why = gcomp__text_in(NULL, 0);
     (void)gcomp__asked_slot(of, i, slot, entries, &why);
     if (gcomp__bundles(of->desc, slot)) {
-        if (!of->so_far || !gcomp__same_codec(&of->codec, &slot->use.codec)) {
-            of->so_far = of->together = 0;
+        if (!of->so_far.together || !gcomp__same_codec(&of->codec, &slot->use.codec)) {
+            of->so_far = of->all = gcomp__no_bundle;
             for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
         }
-        gcomp__join_bundle(&slot->at, &of->so_far, slot->n);
-        slot->at.together = of->together;
-    } else if (gcomp__ends_bundle(slot)) of->so_far = 0;
+        gcomp__join_bundle(slot, &of->so_far);
+        slot->at.together = of->all.together;
+    } else if (gcomp__ends_bundle(slot)) of->so_far = gcomp__no_bundle;
 }
 
 /* Adds tensor i to a plan. Not inlined: its frame is large. */
@@ -24656,7 +24742,7 @@ GCOMP__NOINLINE size_t gcomp__asked_first(gcomp__asked *of, size_t end)
         (void)gcomp__resolve_shape(&slot, &tensor, &why);
         gcomp__grow(&elements, slot.n);
     }
-    of->so_far = 0;
+    of->so_far = gcomp__no_bundle;
     return end;
 }
 
@@ -25121,7 +25207,8 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
         r.kind = GCOMP_WAIT;
     } else if (kind == GCOMP__GATHER) {
         r.kind = GCOMP_ALLGATHER;
-        r.bytes = slot->use.bound - (slot->at.offset ? GCOMP__HEADER - 4 : 0);
+        r.bytes = slot->use.bound -
+                  (slot->at.offset && !slot->at.listed ? GCOMP__HEADER - 4 : 0);
     } else if (kind == GCOMP__SHARE) {
         r.kind = GCOMP_ALLTOALL;
         r.bytes = gcomp__shards_bound(slot) - gcomp__shared_header(slot);
@@ -25826,6 +25913,11 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    are skipped, and those without elements in a range, have no body. A payload of one tensor is the
    same with and without a bundle.
    A tensor is encoded as soon as it is ready, with a header. Bodies move together when they go out.
+   Of a sparse method (gcomp__makes_list) a gather has one body of all tensors, as if these were one
+   tensor. What a tensor sends is chosen when it is ready, and waits in mem.index and mem.value. The
+   list is written when all tensors of the bucket are ready. It stands in the gather for the first
+   one that is not skipped (now.elements), and a commit reads it from tensor to tensor.
+     two tensors of 100 elements    send 3 and 40,    0 and 7    ->    3 40 100 107 of 200
    ---------------------------------------------------------------------------------------------- */
 
 enum { GCOMP__WHOLE_BUNDLE = INT_MAX }; /* for the number of a worker: no range, but a gather */
@@ -25873,6 +25965,66 @@ static void gcomp__join(gcomp__joint *j, const gcomp__slot *slot, const uint8_t 
     j->head = NULL;
 }
 
+/* Writes chosen elements of a range, or of a bundle, as a sparse payload. GCOMP_DST_TOO_SMALL if it
+   does not fit capacity: gcomp__put_sums then sends floats. */
+static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
+                                     const gcomp__selection *s, uint8_t *to, size_t capacity,
+                                     size_t *length)
+{
+    const gcomp_codec codec = gcomp__shard_codec(slot);
+    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+    size_t bytes = 0;
+    GCOMP__TRY(gcomp__sparse_write(&call, &codec, s, to + GCOMP__HEADER, capacity - GCOMP__HEADER,
+                                   &bytes));
+    gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
+    *length = GCOMP__HEADER + bytes;
+    return GCOMP_OK;
+}
+
+/* Chooses what a tensor brings to the list of its bundle. */
+static gcomp_result gcomp__choose_listed(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+{
+    const gcomp_codec *codec = &slot->use.codec;
+    gcomp__selection s = gcomp__selection_in(&work->call, &work->in, slot->n,
+                                             gcomp__sparse_room(codec, slot->n));
+    GCOMP__TRY((slot->use.method->rules.selector->select)(&work->call, codec, &s));
+    memcpy(gc->mem.index + slot->at.list, s.index, 4 * s.count);
+    memcpy(gc->mem.value + slot->at.list, s.value, 4 * s.count);
+    slot->now.length = s.count;
+    return GCOMP_OK;
+}
+
+/* Writes the list of a bundle: what was chosen moves together, with indices of all its elements.
+   lead: the first tensor of the bundle, where there is room for the longest list. */
+static void gcomp__write_list(gcomp *gc, const gcomp__slot *lead)
+{
+    gcomp__slot *first = NULL, *slot; /* first: that is not skipped */
+    gcomp__selection s;
+    memset(&s, 0, sizeof s);
+    s.index = gc->mem.index + lead->at.list;
+    s.value = gc->mem.value + lead->at.list;
+    for (size_t i = (size_t)(lead - gc->tensors), next = 1; next; i = next) {
+        slot = gc->tensors + i;
+        next = slot->at.next;
+        slot->now.elements = 0;
+        if (!slot->now.grad) continue;
+        if (!first) first = slot;
+        slot->now.from = s.n;
+        memmove(s.value + s.count, gc->mem.value + slot->at.list, 4 * slot->now.length);
+        for (size_t k = 0; k < slot->now.length; k++)
+            s.index[s.count + k] = gc->mem.index[slot->at.list + k] + (uint32_t)s.n;
+        s.count += slot->now.length;
+        s.n += slot->n;
+    }
+    if (!first) return;
+    uint8_t *to = gc->mem.send + lead->at.send;
+    (void)gcomp__put_shard(gc, first, &s, to, SIZE_MAX, &first->now.length); /* there is room */
+    if (s.n > first->n) to[6] = GCOMP__SEVERAL;
+    first->now.elements = s.n;
+    first->now.followed = 0;
+    first->now.sent = lead->at.send;
+}
+
 /* Opens a body of `bytes` bytes, of a known codec, without its header. */
 static gcomp_result gcomp__open_body(const gcomp__set *set, gcomp__view *view,
                                      const gcomp_codec *codec, const uint8_t *body, size_t bytes,
@@ -25909,7 +26061,7 @@ static void gcomp__read_from(const gcomp *gc, gcomp__reader *readers, const uint
    Whether a checksum is there must agree with desc.no_checksum: a damaged flag would else pass for
    a payload without one. */
 static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec, gcomp__reader *r,
-                                       int followed)
+                                       int several)
 {
     const uint8_t *p = r->from + r->at;
     const size_t left = r->bytes - r->at;
@@ -25926,22 +26078,23 @@ static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec
         return GCOMP_CHECKSUM_MISMATCH;
     if (view.flags & GCOMP__REFUSED)
         return bytes ? GCOMP_TRAILING_BYTES : view.a ? GCOMP_RESERVED_BITS : GCOMP_NOT_FINITE;
-    if (r->floats && !followed && bytes == 4 * n) { /* as gcomp__next_body will read it */
+    if (r->floats && !several && bytes == 4 * n) { /* as gcomp__next_body will read it */
         const gcomp_codec none = gcomp__none_codec();
         GCOMP__TRY(gcomp__match(&none, 0, p));
     } else GCOMP__TRY(gcomp__match(codec, 0, p));
-    if (!(view.flags & GCOMP__SEVERAL) != !followed) return GCOMP_RESERVED_BITS;
+    if (!(view.flags & GCOMP__SEVERAL) != !several) return GCOMP_RESERVED_BITS;
     return !(view.flags & GCOMP__SEALED) == !!gc->desc.no_checksum ? GCOMP_OK
                                                                    : GCOMP_CHECKSUM_MISMATCH;
 }
 
 /* Opens and checks the body of n elements that comes next; followed: see gcomp__is_followed. The
-   last one must end where its payload ends. */
+   last one must end where its payload ends. A list of several tensors has more elements than the
+   first one. */
 static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
                                      const gcomp_codec *codec, gcomp__reader *r, size_t n,
                                      int followed, gcomp__view *view)
 {
-    if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed));
+    if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed || n > slot->n));
     if (n > r->left || (!followed && n != r->left)) return GCOMP_COUNT_MISMATCH;
     size_t bytes = r->end - r->at;
     if (followed && slot->use.varies) {
@@ -25965,6 +26118,17 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
     r->at += bytes;
     if (!followed) r->end = 0;
     return GCOMP_OK;
+}
+
+/* A sink of a tensor of a list. With its first tensor cursors begin, on the first `count` views. */
+static void gcomp__from_list(const gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink,
+                             size_t count)
+{
+    for (size_t w = 0; w < count && slot->now.elements; w++)
+        gcomp__cursor_open(gc->mem.cursors + w, gc->mem.views + w, NULL, NULL, NULL,
+                           !gc->desc.parallel.run);
+    sink->cursors = gc->mem.cursors;
+    sink->from = slot->now.from;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -26038,22 +26202,6 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
     gcomp__put64(to, bytes);
     gcomp__put32(to + 8, (uint32_t)(-(int)status));
     gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
-}
-
-/* Writes chosen elements of a range as a sparse payload. GCOMP_DST_TOO_SMALL if it does not fit
-   capacity: gcomp__put_sums then sends floats. */
-static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
-                                     const gcomp__selection *s, uint8_t *to, size_t capacity,
-                                     size_t *length)
-{
-    const gcomp_codec codec = gcomp__shard_codec(slot);
-    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    size_t bytes = 0;
-    GCOMP__TRY(gcomp__sparse_write(&call, &codec, s, to + GCOMP__HEADER, capacity - GCOMP__HEADER,
-                                   &bytes));
-    gcomp__put_header(to, slot->use.method, &codec, 0, s->n, bytes);
-    *length = GCOMP__HEADER + bytes;
-    return GCOMP_OK;
 }
 
 /* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
@@ -27023,9 +27171,16 @@ static void gcomp__put_frame(gcomp *gc)
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const uint64_t odd = (uint64_t)slot->now.odd;
         active = gcomp__crc_number(gc, active, slot->now.grad ? 1 + odd : 0);
+        if (slot->at.listed && !slot->at.offset && gcomp__may_encode(gc))
+            gcomp__write_list(gc, slot);
         if (!slot->now.grad) continue;
-        if (slot->use.bound) { /* see gcomp__join */
-            const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
+        if (slot->use.bound && !slot->at.listed) {
+            slot->now.elements = slot->n;
+            slot->now.sent = slot->at.send;
+            slot->now.followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
+        }
+        if (slot->now.elements) { /* see gcomp__join */
+            const int followed = slot->now.followed;
             bytes += slot->now.length - (inside ? GCOMP__HEADER : 0);
             bytes += followed && slot->use.varies ? 4 : 0;
             inside = followed;
@@ -27618,6 +27773,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
      a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges;
        ranges              gcomp__cut               the first only where all sums are applied
      payloads in round 0   gcomp__encode_payload    one payload
+     in a list             gcomp__choose_listed     what it brings to the list of its bundle
      others                row's make               the part of the first sum; payloads later */
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
@@ -27627,7 +27783,8 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
     if (slot->at.two_shot) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
     } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
-        if (!slot->at.own_bytes || !slot->at.applied)
+        if (slot->at.listed) GCOMP__TRY(gcomp__choose_listed(gc, slot, &work));
+        else if (!slot->at.own_bytes || !slot->at.applied)
             GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         /* the frame tells it: a later round makes the payload */
@@ -27659,7 +27816,7 @@ GCOMP_API gcomp_result gcomp_step_ready(gcomp *gc, size_t tensor, void *grad)
         return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, slot->name, "it is ready already");
     slot->now.ready = 1;
     slot->now.grad = grad;
-    slot->now.length = 0; /* of its payload, until it is encoded */
+    slot->now.length = slot->now.elements = 0; /* of its payload, until it is encoded */
     if (!grad || gc->late_error != GCOMP_OK || !gcomp__may_encode(gc)) return GCOMP_OK;
     /* gradients are encoded in the order in which they are ready, whatever the bucket */
     double from = gcomp__now(gc); /* the clock of encode_seconds */
@@ -27909,13 +28066,12 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
         gcomp__read_from(gc, gc->mem.gathered, b->recv, b->stride, b->bytes, 0);
         for (size_t i = b->first; i < b->end; i++) {
             const gcomp__slot *slot = gc->tensors + i;
-            const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
-            if (!slot->now.grad || !slot->use.bound) continue;
+            if (!slot->now.elements) continue;
             for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
                 gc->mem.gathered[w].like = w ? gc->mem.views : NULL;
                 const gcomp_result result =
-                    gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w, slot->n,
-                                     followed, gc->mem.views + w);
+                    gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w,
+                                     slot->now.elements, slot->now.followed, gc->mem.views + w);
                 if (result != GCOMP_OK) gcomp__blame(gc, result, w, slot);
             }
         }
@@ -28157,9 +28313,9 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
              after    | payload | payload | payload | zeros up to the stride | */
         gcomp__joint j = {gc, gc->mem.send + b->at_send, NULL, 0};
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-            if (!slot->now.grad || !slot->use.bound) continue;
-            gcomp__join(&j, slot, gc->mem.send + slot->at.send, slot->now.length, slot->n,
-                        gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE));
+            if (!slot->now.elements) continue;
+            gcomp__join(&j, slot, gc->mem.send + slot->now.sent, slot->now.length,
+                        slot->now.elements, slot->now.followed);
             slot->now.sent = (size_t)(j.to - gc->mem.send) - (slot->now.length - GCOMP__HEADER);
         }
         /* payloads come in behind those of the buckets before, or, where means are made bucket by
@@ -28180,16 +28336,17 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     return gc->issued != gc->done;
 }
 
-/* Opens what all workers have sent of a tensor, what comes next, for a sink of the mean. */
+/* Opens what all workers have sent of a tensor, what comes next, for a sink of the mean. A list
+   was opened with the first of its tensors: its cursors go on. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
-    const int followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < gc->world; w++) {
+    for (size_t w = 0; w < gc->world && slot->now.elements; w++) {
         gc->mem.gathered[w].like = w ? views : NULL;
-        (void)gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w, slot->n, followed,
-                               views + w);
+        (void)gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w,
+                               slot->now.elements, slot->now.followed, views + w);
     }
+    if (slot->at.listed) gcomp__from_list(gc, slot, sink, gc->world);
     sink->views = views;
     sink->count = gc->world;
     sink->weight = 1.0f / (float)gc->desc.comm.world;
@@ -28403,16 +28560,18 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     else if (slot->use.bound || slot->at.own_bytes) {
         const int by_ranges = slot->at.own_bytes != 0;
         gcomp__sink sink = gcomp__sink_of(&work);
-        gcomp__view own; /* the own payload, as it was encoded */
-        if (!by_ranges || !slot->at.applied)
-            (void)gcomp__open_body(gc->set, &own, &slot->use.codec,
+        gcomp__view alone, *const own = slot->at.listed ? gc->mem.views : &alone; /* own payload */
+        if (by_ranges ? !slot->at.applied : slot->now.elements != 0) /* as it was encoded */
+            (void)gcomp__open_body(gc->set, own, &slot->use.codec,
                                    by_ranges ? gc->mem.own + slot->at.own + GCOMP__HEADER
                                              : gc->mem.send + slot->now.sent,
-                                   slot->now.length - GCOMP__HEADER, slot->n);
+                                   slot->now.length - GCOMP__HEADER,
+                                   by_ranges ? slot->n : slot->now.elements);
+        if (slot->at.listed) gcomp__from_list(gc, slot, &sink, made != NULL);
         if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
-        if (!slot->at.applied) sink.own = &own; /* else the residual keeps all of p at first */
+        if (!slot->at.applied) sink.own = own; /* else the residual keeps all of p at first */
         work.call.work = &work;
         (slot->use.method->payload->decode)(&work.call, &sink);
         if (scattered) gcomp__take_shard(gc, slot, &work);
@@ -28420,7 +28579,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
         else if (slot->at.applied) gcomp__keep_largest(gc, slot, work.y.floats);
         if (slot->at.applied && work.residual.floats) {
             if (by_ranges) gcomp__take_applied(gc, slot, &work);
-            else gcomp__sparse_take(&own, work.residual.floats, work.y.floats);
+            else gcomp__sparse_take(own, work.residual.floats, work.y.floats);
         }
     } else (slot->at.method->sums->commit)(&work);
     /* sums in the order of tensors, whatever the order of ready: the same bits each time */

@@ -1,4 +1,4 @@
-/* Proves of tensors that travel together: their bodies stand behind one header, ranges are cut from all of them, and what a hostile
+/* Proves of tensors that travel together: their bodies, or one list, stand behind one header, ranges are cut from all of them, and what a hostile
    worker writes into such a payload is refused. */
 
 #include "group.h"
@@ -72,7 +72,8 @@ static void test_bodies_of_tensors_stand_behind_one_header(void)
     static const struct {
         const char *codec;
         int varies;
-    } some[] = {{"int:bits=4", 0}, {"sign:block=64", 0}, {"qsgd", 0}, {"eden", 1}, {"twobit:threshold=0.5", 0}, {"topk:density=0.1", 1}, {"int:code=auto", 1}};
+    } some[] = {{"int:bits=4", 0}, {"sign:block=64", 0}, {"qsgd", 0}, {"eden", 1}, {"twobit:threshold=0.5", 0}, {"topk:density=0.1+int", 1}, {"nonzero", 1},
+                {"topk:density=0.1,global=1", 1}, {"blocktopk:density=0.1,block=16", 1}, {"int:code=auto", 1}};
     static const size_t n[3] = {300, 1000, 77};
     for (size_t c = 0; c < sizeof some / sizeof *some; c++)
         for (int ranges = 0; ranges < 2; ranges++)
@@ -92,6 +93,79 @@ static void test_bodies_of_tensors_stand_behind_one_header(void)
                 check_caught(&g, some[c].codec, skips, ranges, some[c].varies);
                 group_close(&g);
             }
+}
+
+/* One list of all tensors: what each sends by itself stands there as if it were one tensor, and had no other elements. */
+static void check_list(const group *g, const char *codec, int skips)
+{
+    static uint8_t payload[GCOMP_BOUND(ROOM)], expected[GCOMP_BOUND(ROOM)];
+    static float all[ROOM];
+    size_t elements = 0;
+    for (size_t t = 0; t < 3; t++) {
+        static float x[ROOM];
+        if (skips && t == 1) continue;
+        for (size_t i = 0; i < g->n[t]; i++) x[i] = value_of(0, 0, t, i);
+        const size_t length = encode(codec, x, g->n[t], payload, gcomp_key_make(5, 0, (uint32_t)t, 0).own);
+        CHECK(gcomp_decode(payload, length, all + elements, GCOMP_F32, g->n[t], NULL) == GCOMP_OK);
+        elements += g->n[t];
+    }
+    const size_t length = encode("nonzero", all, elements, expected, 1);
+    CHECK(caught_bytes == length && !memcmp(caught, "GCMP", 4) && caught[6] == (2 | SEVERAL) && get64(caught + 8) == elements);
+    CHECK(caught[5] == payload[5] && !memcmp(caught + 16, expected + 16, 12)); /* bytes, parameter word */
+    CHECK(!memcmp(caught + HEADER, expected + HEADER, length - HEADER));
+}
+
+static void test_what_sparse_tensors_send_is_one_list(void)
+{
+    static const char *const some[] = {"topk:density=0.1", "topk:density=0.02,exact=0", "topk:density=0.05,chunk=100", "dryden:density=0.05", "wangni:density=0.05"};
+    static const size_t n[3] = {300, 1000, 77};
+    for (size_t c = 0; c < sizeof some / sizeof *some; c++)
+        for (int skips = 0; skips < 2; skips++) {
+            const char *const codecs[3] = {some[c], some[c], some[c]};
+            gcomp_desc desc = desc_of(GCOMP_AGGREGATE_GATHER);
+            group g;
+            group_open(&g, 2, &desc, codecs, n, 3);
+            group_fill(&g, 0);
+            g.skip = skips ? 2 : 0;
+            g.change = catch_bytes;
+            g.at = 1;
+            caught_bytes = 0;
+            group_step(&g);
+            CHECK(all_are(&g, GCOMP_OK));
+            check_list(&g, some[c], skips);
+            group_close(&g);
+        }
+}
+
+/* Each tensor has the mean and the residual that it has where every tensor is a bucket, and sends a payload alone; also where a
+   bucket's means are made before the next bucket comes, where tensors are skipped, and where what is sent is all zero. */
+static void test_tensors_of_a_list_have_the_means_that_they_have_alone(void)
+{
+    static const char *const some[] = {"topk:density=0.3", "topk:density=0.01", "topk:density=0.05,exact=0", "wangni:density=0.1"};
+    static const size_t n[TENSORS] = {4000, 1, 4500, 129, 4300, 16, 77}, worlds[] = {2, 3, 11};
+    static const size_t buckets[] = {4, 4 * 4400, 1 << 20}; /* a tensor each; three buckets; one */
+    for (size_t c = 0; c < sizeof some / sizeof *some; c++)
+        for (size_t k = 0; k < sizeof worlds / sizeof *worlds; k++) {
+            uint64_t digests[3][4][MOST];
+            for (size_t b = 0; b < 3; b++) {
+                const char *const codecs[TENSORS] = {some[c], some[c], some[c], some[c], some[c], some[c], some[c]};
+                gcomp_desc desc = desc_of(GCOMP_AGGREGATE_GATHER);
+                group g;
+                desc.bucket_bytes = buckets[b];
+                group_open(&g, worlds[k], &desc, codecs, n, TENSORS);
+                for (uint64_t step = 0; step < 4; step++) {
+                    group_fill(&g, step);
+                    g.skip = step == 1 ? 1 | 16 | 64 : step == 2 ? 2 | 4 | 8 | 16 | 32 : 0;
+                    for (size_t w = 0; w < g.world && step == 3; w++) memset(g.grad[w][2], 0, 4 * n[2]);
+                    group_step(&g);
+                    CHECK(all_are(&g, GCOMP_OK));
+                    digest_all(&g, digests[b][step]);
+                    for (size_t t = 0; t < TENSORS; t++) CHECK(!memcmp(g.grad[0][t], g.grad[1][t], (g.half[t] ? 2 : 4) * n[t]) || g.skip >> t & 1);
+                }
+                group_close(&g);
+                for (size_t step = 0; step < 4; step++) CHECK(!memcmp(digests[b][step], digests[0][step], sizeof(uint64_t) * worlds[k]));
+            }
+        }
 }
 
 /* All elements have one owner; ranges are equal, but for the last ones, however small the tensors are. */
@@ -211,8 +285,13 @@ static void test_fields_of_a_payload_of_several_are_checked(void)
     }
     check_field("int:bits=4", GCOMP_AGGREGATE_GATHER, 17, GCOMP_TRUNCATED); /* 256 bytes more or fewer */
     check_field("int:bits=4", GCOMP_AGGREGATE_GATHER, 22, GCOMP_TRUNCATED);
-    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 32, GCOMP_CORRUPT);   /* the length of the first body */
-    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 35, GCOMP_TRUNCATED);
+    check_field("topk:density=0.1+int", GCOMP_AGGREGATE_GATHER, 32, GCOMP_CORRUPT); /* the length of the first body */
+    check_field("topk:density=0.1+int", GCOMP_AGGREGATE_GATHER, 35, GCOMP_TRUNCATED);
+    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 8, GCOMP_COUNT_MISMATCH); /* a list: its elements, bytes, k, coder */
+    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 17, GCOMP_TRUNCATED);
+    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 32, GCOMP_CORRUPT);
+    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 39, GCOMP_CORRUPT);
+    check_field("topk:density=0.1", GCOMP_AGGREGATE_GATHER, 40, GCOMP_RESERVED_BITS);
     check_field("topk:density=0.1", GCOMP_AGGREGATE_SHARDS, 35, GCOMP_TRUNCATED);
 }
 
@@ -227,8 +306,10 @@ static void turn_flag(group *g, size_t call, size_t rank, size_t from, uint8_t *
 static void test_the_number_of_bodies_is_what_is_expected(void)
 {
     static const size_t n[2] = {300, 1000};
-    static const char *const codecs[2] = {"int:bits=4", "int:bits=4"};
-    for (size_t count = 1; count < 3; count++) {
+    static const char *const some[2][2] = {{"int:bits=4", "int:bits=4"}, {"topk:density=0.1", "topk:density=0.1"}};
+    for (size_t k = 0; k < 4; k++) {
+        const char *const *codecs = some[k / 2];
+        const size_t count = 1 + k % 2;
         gcomp_desc desc = desc_of(GCOMP_AGGREGATE_GATHER);
         group g;
         desc.no_checksum = 1;
@@ -349,6 +430,8 @@ static void test_large_tensors_travel_alone(void)
 int main(void)
 {
     RUN(test_bodies_of_tensors_stand_behind_one_header);
+    RUN(test_what_sparse_tensors_send_is_one_list);
+    RUN(test_tensors_of_a_list_have_the_means_that_they_have_alone);
     RUN(test_ranges_are_cut_from_all_tensors);
     RUN(test_other_tensors_stand_between_those_of_a_bundle);
     RUN(test_fields_of_a_payload_of_several_are_checked);
