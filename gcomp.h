@@ -4049,8 +4049,8 @@ typedef struct gcomp__sink {
     size_t own_at;          /* own is views[own_at]; equal to count: own is not among the views */
     gcomp__source in; /* p; and its residual is written. Block methods take all forms of it */
     const gcomp__momentum *momentum; /* dgc: takes the place of residual and scale * grad */
-    gcomp__cursor *cursors; /* NULL, or those of a list, for each view; count 0: of the own list */
-    size_t from;            /* where the tensor's elements begin in it */
+    gcomp__cursor *cursors; /* NULL, or on lists: a cursor for each view, or else for the own one */
+    size_t from;            /* where the tensor's elements begin in them */
     /* 1 if residual and y can be written in one pass: there are one or two payloads of the same
        kernel, grad is floats with scale 1, and both are wanted. gcomp__block_decode sets it. */
     int one_pass;
@@ -16532,8 +16532,7 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             c->got = (unsigned)(left + gcomp__next_elements(&c->indices, c->index + left,
                                                             c->room - left));
             /* fetched far ahead of its use */
-            for (i = left; !c->cached && i < c->got; i++)
-                GCOMP__PREFETCH(place + (index[i] - from));
+            for (i = left; !c->cached && i < c->got; i++) GCOMP__PREFETCH(place + index[i] - from);
             left = c->got;
             if (!left) break;
         }
@@ -16555,10 +16554,9 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             tile, NULL, 0);
         /* the own payload: what was sent leaves the residual */
         for (i = 0; c->residual && i < stop; i++)
-            if (!c->only || c->only[index[i]] != 0) {
-                float *e = c->residual + (index[i] - from);
-                *e = gcomp__saturated(*e - value[i]);
-            }
+            if (!c->only || c->only[index[i]] != 0)
+                c->residual[index[i] - from] =
+                    gcomp__saturated(c->residual[index[i] - from] - value[i]);
         for (i = 0; c->masked && i < stop; i++) c->masked[index[i]] = 0;
         /* the sum; value[] keeps the new y, for the look at it below */
         const float *const next = c->next;
@@ -16628,8 +16626,8 @@ GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__si
     }
 }
 
-/* Runs a sink of a tensor whose elements stand in lists with those of other tensors: its cursors
-   go on where the tensor before has left them. One pass, however many payloads there are. */
+/* Runs a sink of a tensor of a list: cursors begin with the first one, and go on where the tensor
+   before has left them. One pass, however many payloads there are. */
 GCOMP__NOINLINE void gcomp__sparse_go_on(const gcomp__call *call, const gcomp__sink *sink)
 {
     const size_t chunks = gcomp__chunks(sink->n), step = call->parallel.run ? chunks : 1;
@@ -16639,6 +16637,8 @@ GCOMP__NOINLINE void gcomp__sparse_go_on(const gcomp__call *call, const gcomp__s
     job.sink = sink;
     for (size_t w = 0; w < used; w++) {
         gcomp__cursor *c = sink->cursors + w;
+        const gcomp__view *view = sink->count ? sink->views + w : sink->own;
+        if (!sink->from) gcomp__cursor_open(c, view, NULL, NULL, NULL, step == 1);
         c->y = sink->count ? sink->y.floats : NULL;
         c->residual = !sink->count || w == sink->own_at ? sink->in.residual.floats : NULL;
         c->from = sink->from;
@@ -22874,7 +22874,7 @@ typedef struct gcomp__reader {
     size_t end, left;  /* of the payload at work, where it ends, and elements to come; 0: none */
     int known;         /* 1: they were checked before */
     int floats;        /* 1: they are sums of sparse payloads, or floats where these are shorter */
-    const gcomp__view *like; /* NULL, or an open view of a payload of the same codec */
+    uint32_t a;            /* the parameter word of the payload at work */
 } gcomp__reader;
 
 /* Places in the arena, see gcomp__lay_out. [w]: of worker w. */
@@ -22885,10 +22885,12 @@ typedef struct gcomp__buffers {
     float *local;         /* scratch of methods in a step */
     float *acc;           /* sums of the own ranges */
     float *maxima;        /* the largest floats of all workers, where they are gathered */
-    uint32_t *index;      /* lists of bundles of this worker, until they are payloads */
+    uint32_t *index;      /* with `value`: lists of this worker, until they are payloads */
     float *value;
     gcomp__cursor *cursors; /* [w]: on its list of the bundle at hand, in a commit */
-    gcomp__view *views;    /* [w]: its payload of the tensor at hand, opened */
+    /* [w]: its payload of the tensor at hand, opened. [world]: of bodies whose length follows from
+       n, the last one that was opened in full */
+    gcomp__view *views;
     gcomp__bucket *others; /* buckets 1, 2, ... */
     size_t *counts;        /* memory for `bytes` and `came` of all buckets */
     gcomp__reader *gathered; /* [w]: of its payloads that were gathered */
@@ -23738,19 +23740,15 @@ static int gcomp__same_codec(const gcomp_codec *a, const gcomp_codec *b)
     return same;
 }
 
-/* What a bundle has so far: elements, and how many of them a sparse method sends at most. */
-typedef struct gcomp__bundle {
-    size_t together, k;
-} gcomp__bundle;
-
-static const gcomp__bundle gcomp__no_bundle = {0, 0};
+/* What a bundle has so far: elements (0: it begins), of which a sparse method sends k at most. */
+typedef struct gcomp__bundle { size_t together, k; } gcomp__bundle;
 
 /* A tensor is the next one of the bundle. */
 static void gcomp__join_bundle(gcomp__slot *slot, gcomp__bundle *b)
 {
     const gcomp__selector *selector = slot->use.method->rules.selector;
     slot->at.offset = gcomp__round_up(b->together, GCOMP__RANGE_UNIT);
-    slot->at.before_k = b->k;
+    slot->at.before_k = b->k = b->together ? b->k : 0;
     b->together = gcomp__plus(slot->at.offset, slot->n);
     if (selector) gcomp__grow(&b->k, (selector->most)(&slot->use.codec, slot->n));
 }
@@ -23759,14 +23757,14 @@ static void gcomp__join_bundle(gcomp__slot *slot, gcomp__bundle *b)
 static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_t first, size_t end)
 {
     size_t last = end; /* the last tensor so far of the bundle at work */
-    gcomp__bundle bundle = gcomp__no_bundle;
+    gcomp__bundle bundle = {0, 0};
     for (size_t i = first; i < end; i++) {
         gcomp__places *at = &tensors[i].at;
         at->next = 0;
         if (gcomp__bundles(desc, tensors + i)) {
             if (last == end ||
                 !gcomp__same_codec(&tensors[last].use.codec, &tensors[i].use.codec))
-                bundle = gcomp__no_bundle;
+                bundle.together = 0;
             else tensors[last].at.next = i;
             gcomp__join_bundle(tensors + i, &bundle);
             last = i;
@@ -24022,18 +24020,17 @@ static int gcomp__wants_sum(const gcomp_desc *desc, const gcomp__slot *slot)
    so that tensors share no scale, and it is known how many elements are sent at most. */
 static int gcomp__makes_list(const gcomp__slot *slot)
 {
-    const gcomp__method *m = slot->use.method;
-    const gcomp__selector *selector = m->rules.selector;
-    return slot->at.together != slot->n && selector && m->payload->encode == gcomp__sparse_encode &&
-           !selector->grouped && !selector->unknown && !slot->at.applied &&
-           gcomp__values_as_floats(&slot->use.codec) && gcomp__indexable(slot->at.together);
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    return slot->at.together != slot->n && gcomp__indexable(slot->at.together) && selector &&
+           slot->use.method->payload->encode == gcomp__sparse_encode && !selector->grouped &&
+           !selector->unknown && !slot->at.applied && gcomp__values_as_floats(&slot->use.codec);
 }
 
-/* Bytes of a list of up to k of n elements, as a payload. */
+/* Bytes of a list of up to k of n elements, as a payload; n as if tensors began as in ranges. */
 static size_t gcomp__list_bound(size_t k, size_t n)
 {
-    return k ? gcomp__plus(GCOMP__HEADER + 9,
-                           gcomp__plus(gcomp__index_bound(k, n), gcomp__times(k, 4))) : 0;
+    n = gcomp__index_bound(k, gcomp__round_up(n, GCOMP__RANGE_UNIT));
+    return k ? gcomp__plus(GCOMP__HEADER + 9, gcomp__plus(n, gcomp__times(k, 4))) : 0;
 }
 
 /* Are the halves of this tensor summed? */
@@ -24089,8 +24086,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     const int halves = gcomp__sums_halves(slot);
     unsigned flags; /* those of the slot, again */
     if (halves) slot->use.sum_count[0] = slot->use.local_floats = 0;
-    if (halves || slot->at.own_bytes || slot->at.as_none || slot->at.listed) {
-        /* as gcomp__use_entry left them */
+    if (halves || slot->at.own_bytes || slot->at.as_none || slot->at.listed) { /* as it was */
         gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
         for (int round = 0; round < 3; round++)
             if (slot->use.rounds[round] == GCOMP__GATHER)
@@ -24138,9 +24134,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         slot->use.local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
     } else if (gcomp__makes_list(slot)) {
         const size_t k = slot->at.before_k, offset = slot->at.offset;
-        const size_t end = gcomp__round_up(offset + slot->n, GCOMP__RANGE_UNIT);
         slot->at.listed = 1;
-        slot->use.bound = gcomp__list_bound(gcomp__plus(k, slot->at.k), end) -
+        slot->use.bound = gcomp__list_bound(gcomp__plus(k, slot->at.k), offset + slot->n) -
                           gcomp__list_bound(k, offset);
     }
 }
@@ -24447,12 +24442,11 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     mem->acc = (float *)gcomp__carve(&c, plan->acc, 4); /* behind local, see gcomp__reserve */
     mem->maxima = (float *)gcomp__carve(&c, world == 1 ? 0 : gcomp__times(largest, 4), world);
 
-    /* kernels read whole lines of 16 */
-    const size_t listed = plan->listed ? gcomp__plus(plan->listed, 16) : 0;
+    const size_t listed = plan->listed ? gcomp__plus(plan->listed, 16) : 0; /* lines of 16 */
     mem->index = (uint32_t *)gcomp__carve(&c, listed, 4);
     mem->value = (float *)gcomp__carve(&c, listed, 4);
     mem->cursors = (gcomp__cursor *)gcomp__carve(&c, listed ? world : 0, sizeof(gcomp__cursor));
-    mem->views = (gcomp__view *)gcomp__carve(&c, world, sizeof(gcomp__view));
+    mem->views = (gcomp__view *)gcomp__carve(&c, world + 1, sizeof(gcomp__view));
     mem->others = (gcomp__bucket *)gcomp__carve(&c, plan->buckets - 1, sizeof(gcomp__bucket));
     mem->counts =
         (size_t *)gcomp__carve(&c, gcomp__times(plan->buckets, 2 * world), sizeof(size_t));
@@ -24530,6 +24524,7 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     /* sums and local: kernels read whole lines of 16, also behind the last element */
     uint8_t *sums = gc->mem.sums[0][GCOMP__SUM];
     memset(sums, 0, (size_t)((uint8_t *)(void *)gc->mem.acc - sums));
+    memset(gc->mem.views + world, 0, sizeof *gc->mem.views);
     /* counts are two rows for each bucket: bytes, then came */
     for (size_t k = 0; k < gc->largest.buckets; k++) {
         gcomp__bucket *b = gcomp__bucket_at(gc, k);
@@ -24713,12 +24708,12 @@ static void gcomp__asked_place(gcomp__asked *of, size_t i, size_t end, gcomp__sl
     (void)gcomp__asked_slot(of, i, slot, entries, &why);
     if (gcomp__bundles(of->desc, slot)) {
         if (!of->so_far.together || !gcomp__same_codec(&of->codec, &slot->use.codec)) {
-            of->so_far = of->all = gcomp__no_bundle;
+            of->so_far.together = of->all.together = 0;
             for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
         }
         gcomp__join_bundle(slot, &of->so_far);
         slot->at.together = of->all.together;
-    } else if (gcomp__ends_bundle(slot)) of->so_far = gcomp__no_bundle;
+    } else if (gcomp__ends_bundle(slot)) of->so_far.together = 0;
 }
 
 /* Adds tensor i to a plan. Not inlined: its frame is large. */
@@ -24742,7 +24737,7 @@ GCOMP__NOINLINE size_t gcomp__asked_first(gcomp__asked *of, size_t end)
         (void)gcomp__resolve_shape(&slot, &tensor, &why);
         gcomp__grow(&elements, slot.n);
     }
-    of->so_far = gcomp__no_bundle;
+    of->so_far.together = 0;
     return end;
 }
 
@@ -25631,11 +25626,16 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     return call;
 }
 
-/* What a tensor gives to an encoder: the gradient, its residual, the random key of this step. The
-   shape is that of a matrix: a stack is a tall one. The key makes the payload a function of
-   (gradient, residual, seed, step, tensor, rank), so that a repeated call gives the same bytes. */
-static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, const void *grad,
-                                   uint64_t step)
+/* The random key of a tensor in a step: so a repeated call gives the same bytes. */
+static gcomp_key gcomp__key_in(const gcomp *gc, const gcomp__slot *slot, uint64_t step)
+{
+    return gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
+                          (uint32_t)gc->desc.comm.rank);
+}
+
+/* What a tensor gives to an encoder, without a key. The shape is that of a matrix: a stack is a
+   tall one. */
+static gcomp__source gcomp__source_in(const gcomp__slot *slot, const void *grad)
 {
     gcomp__source in;
     memset(&in, 0, sizeof in);
@@ -25644,8 +25644,6 @@ static gcomp__source gcomp__source_in(const gcomp *gc, const gcomp__slot *slot, 
     in.residual = slot->kept.residual;
     in.rows = slot->rows * slot->stack;
     in.cols = slot->cols;
-    in.key = gcomp_key_make(gc->desc.seed, step, (uint32_t)(slot - gc->tensors),
-                            (uint32_t)gc->desc.comm.rank);
     return in;
 }
 
@@ -25703,9 +25701,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
     if (!r.packed) return r;
     if (r.stored != GCOMP__BFLOATS || !slot->use.method->rules.form ||
         slot->use.flags & GCOMP__WAITS || (decay != 1.0f && decay > 0.96875f)) {
-        const gcomp_key key = gcomp_key_make(gc->desc.seed, number, (uint32_t)(slot - gc->tensors),
-                                             (uint32_t)gc->desc.comm.rank);
-        r.words = gcomp__stream(key.own, GCOMP__PURPOSE_KEEP);
+        r.words = gcomp__stream(gcomp__key_in(gc, slot, number).own, GCOMP__PURPOSE_KEEP);
         r.words += !r.words;
     }
     if (!slot->use.unpacks) return r;
@@ -25736,7 +25732,8 @@ GCOMP_API gcomp_result gcomp_compress(gcomp *gc, size_t tensor, uint64_t step, c
     /* only the first call allocates, unless gcomp_prepare has */
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    gcomp__source in = gcomp__source_in(gc, slot, grad, step);
+    gcomp__source in = gcomp__source_in(slot, grad);
+    in.key = gcomp__key_in(gc, slot, step);
     in.dtype = slot->dtype;
     slot->kept.number = step;
     uint64_t mode = gcomp__fp_enter();
@@ -25913,10 +25910,9 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    are skipped, and those without elements in a range, have no body. A payload of one tensor is the
    same with and without a bundle.
    A tensor is encoded as soon as it is ready, with a header. Bodies move together when they go out.
-   Of a sparse method (gcomp__makes_list) a gather has one body of all tensors, as if these were one
-   tensor. What a tensor sends is chosen when it is ready, and waits in mem.index and mem.value. The
-   list is written when all tensors of the bucket are ready. It stands in the gather for the first
-   one that is not skipped (now.elements), and a commit reads it from tensor to tensor.
+   Of a sparse method (gcomp__makes_list) a gather has one body, as if all were one tensor. What
+   a tensor sends is chosen when it is ready, and waits in mem.index and mem.value. The list is
+   written when all are ready; it stands for the first one that is not skipped (now.elements).
      two tensors of 100 elements    send 3 and 40,    0 and 7    ->    3 40 100 107 of 200
    ---------------------------------------------------------------------------------------------- */
 
@@ -25984,10 +25980,9 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 /* Chooses what a tensor brings to the list of its bundle. */
 static gcomp_result gcomp__choose_listed(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
 {
-    const gcomp_codec *codec = &slot->use.codec;
     gcomp__selection s = gcomp__selection_in(&work->call, &work->in, slot->n,
-                                             gcomp__sparse_room(codec, slot->n));
-    GCOMP__TRY((slot->use.method->rules.selector->select)(&work->call, codec, &s));
+                                             gcomp__sparse_room(work->codec, slot->n));
+    GCOMP__TRY((slot->use.method->rules.selector->select)(&work->call, work->codec, &s));
     memcpy(gc->mem.index + slot->at.list, s.index, 4 * s.count);
     memcpy(gc->mem.value + slot->at.list, s.value, 4 * s.count);
     slot->now.length = s.count;
@@ -26006,7 +26001,6 @@ static void gcomp__write_list(gcomp *gc, const gcomp__slot *lead)
     for (size_t i = (size_t)(lead - gc->tensors), next = 1; next; i = next) {
         slot = gc->tensors + i;
         next = slot->at.next;
-        slot->now.elements = 0;
         if (!slot->now.grad) continue;
         if (!first) first = slot;
         slot->now.from = s.n;
@@ -26070,6 +26064,7 @@ static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec
     if (left < GCOMP__HEADER || gcomp__get64(p + 16) > left - GCOMP__HEADER) return GCOMP_TRUNCATED;
     GCOMP__TRY(gcomp__header(p, left, &view, &n, &bytes));
     r->left = n > SIZE_MAX ? SIZE_MAX : (size_t)n;
+    r->a = view.a;
     r->at += GCOMP__HEADER;
     r->end = r->at + (size_t)bytes;
     if (r->known) return GCOMP_OK;
@@ -26088,21 +26083,24 @@ static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec
 }
 
 /* Opens and checks the body of n elements that comes next; followed: see gcomp__is_followed. The
-   last one must end where its payload ends. A list of several tensors has more elements than the
-   first one. */
+   last one must end where its payload ends. A list of several has more elements than the tensor. */
 static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
                                      const gcomp_codec *codec, gcomp__reader *r, size_t n,
                                      int followed, gcomp__view *view)
 {
     if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed || n > slot->n));
     if (n > r->left || (!followed && n != r->left)) return GCOMP_COUNT_MISMATCH;
+    gcomp__view *const like = gc->mem.views + gc->world; /* mostly the same, elsewhere */
+    const int alike = !slot->use.varies && like->method == slot->use.method && like->a == r->a &&
+                      like->n == n;
     size_t bytes = r->end - r->at;
     if (followed && slot->use.varies) {
         if (bytes < 4 || gcomp__get32(r->from + r->at) > bytes - 4) return GCOMP_TRUNCATED;
         bytes = gcomp__get32(r->from + r->at);
         r->at += 4;
     } else if (followed) {
-        const size_t own = gcomp__bound_of(slot->use.method, codec, n) - GCOMP__HEADER;
+        const size_t own =
+            alike ? like->bytes : gcomp__bound_of(slot->use.method, codec, n) - GCOMP__HEADER;
         if (own > bytes) return GCOMP_TRUNCATED;
         bytes = own;
     }
@@ -26110,25 +26108,16 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
     if (r->floats && bytes == 4 * n) { /* no sparse sum is so long */
         const gcomp_codec none = gcomp__none_codec();
         GCOMP__TRY(gcomp__open_body(gc->set, view, &none, p, bytes, n));
-    } else if (r->like && r->like->n == n && r->like->bytes == bytes && !slot->use.varies)
-        gcomp__view_like(view, r->like, p - GCOMP__HEADER);
-    else GCOMP__TRY(gcomp__open_body(gc->set, view, codec, p, bytes, n));
+    } else if (alike && like->bytes == bytes) gcomp__view_like(view, like, p - GCOMP__HEADER);
+    else {
+        GCOMP__TRY(gcomp__open_body(gc->set, view, codec, p, bytes, n));
+        if (!slot->use.varies) *like = *view;
+    }
     if (!r->known) GCOMP__TRY((view->method->payload->check)(view));
     r->left -= n;
     r->at += bytes;
     if (!followed) r->end = 0;
     return GCOMP_OK;
-}
-
-/* A sink of a tensor of a list. With its first tensor cursors begin, on the first `count` views. */
-static void gcomp__from_list(const gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink,
-                             size_t count)
-{
-    for (size_t w = 0; w < count && slot->now.elements; w++)
-        gcomp__cursor_open(gc->mem.cursors + w, gc->mem.views + w, NULL, NULL, NULL,
-                           !gc->desc.parallel.run);
-    sink->cursors = gc->mem.cursors;
-    sink->from = slot->now.from;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -26253,8 +26242,12 @@ static void gcomp__open_own(const gcomp *gc, size_t n, const uint8_t *from, size
 {
     const uint8_t *p = from + *at;
     const size_t length = GCOMP__HEADER + (size_t)gcomp__get64(p + 16);
-    (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
+    const gcomp__view *like = gc->mem.views + gc->world;
     *at += length;
+    if (like->method && like->method->wire == p[5] && like->a == gcomp__get32(p + 24) &&
+        like->n == n && length == GCOMP__HEADER + like->bytes)
+        gcomp__view_like(view, like, p);
+    else (void)gcomp__open_payload(gc->set, view, NULL, p, length, n);
 }
 
 /* ---------------- two shots */
@@ -26358,7 +26351,6 @@ static void gcomp__add_shards(gcomp *gc)
         for (size_t w = 0; w < gc->world; w++) {
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
-            gc->mem.shared[w].like = sink.count ? gc->mem.views : NULL;
             gcomp_result result =
                 gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n, followed, view);
             if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
@@ -26456,7 +26448,7 @@ GCOMP__NOINLINE gcomp__selection gcomp__choose_sums(const gcomp *gc, const gcomp
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const size_t most = gcomp__most_sums(slot, n);
     gcomp__source in = gcomp__plain_source(sums);
-    in.key = gcomp__source_in(gc, slot, NULL, gc->step).key;
+    in.key = gcomp__key_in(gc, slot, gc->step);
     gcomp__selection s = gcomp__selection_in(&call, &in, n, most + 32);
     /* cannot fail: sums are finite */
     if (n) (void)gcomp__sparse_collect(&call, &s, border->least, border->least, most);
@@ -26549,7 +26541,8 @@ static void gcomp__pack_sums(gcomp *gc)
         size_t length = 0;
         gcomp_result result;
         if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
-            gcomp__source in = gcomp__source_in(gc, slot, gc->mem.acc + slot->at.acc, gc->step);
+            gcomp__source in = gcomp__source_in(slot, gc->mem.acc + slot->at.acc);
+            in.key = gcomp__key_in(gc, slot, gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
             in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
             result = gcomp__put_range(gc, slot, &in, n, gc->world, j.to, &length);
@@ -27177,13 +27170,12 @@ static void gcomp__put_frame(gcomp *gc)
         if (slot->use.bound && !slot->at.listed) {
             slot->now.elements = slot->n;
             slot->now.sent = slot->at.send;
-            slot->now.followed = gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
+            slot->now.followed = slot->at.next && gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
         }
         if (slot->now.elements) { /* see gcomp__join */
-            const int followed = slot->now.followed;
             bytes += slot->now.length - (inside ? GCOMP__HEADER : 0);
-            bytes += followed && slot->use.varies ? 4 : 0;
-            inside = followed;
+            inside = slot->now.followed;
+            bytes += inside && slot->use.varies ? 4 : 0;
         }
         if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
         if (slot->at.own_bytes && slot->at.applied) {
@@ -27709,8 +27701,9 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     const gcomp__method *const m = slot->at.method;
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
-    work.in = gcomp__source_in(gc, slot, slot->now.grad,
-                               slot->use.method->sums->one_key ? 0 : gc->step);
+    work.in = gcomp__source_in(slot, slot->now.grad);
+    if (gc->phase < GCOMP__READY || (!slot->use.bound && !slot->at.own_bytes)) /* else none draws */
+        work.in.key = gcomp__key_in(gc, slot, slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -27773,7 +27766,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
      a sparse tensor by    gcomp__encode_payload,   one payload, then cut at the borders of ranges;
        ranges              gcomp__cut               the first only where all sums are applied
      payloads in round 0   gcomp__encode_payload    one payload
-     in a list             gcomp__choose_listed     what it brings to the list of its bundle
+     in a list             gcomp__choose_listed     what it brings there
      others                row's make               the part of the first sum; payloads later */
 GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
 {
@@ -28068,7 +28061,6 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
             const gcomp__slot *slot = gc->tensors + i;
             if (!slot->now.elements) continue;
             for (size_t w = 0; w < gc->world && gc->late_error == GCOMP_OK; w++) {
-                gc->mem.gathered[w].like = w ? gc->mem.views : NULL;
                 const gcomp_result result =
                     gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w,
                                      slot->now.elements, slot->now.followed, gc->mem.views + w);
@@ -28336,17 +28328,13 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
     return gc->issued != gc->done;
 }
 
-/* Opens what all workers have sent of a tensor, what comes next, for a sink of the mean. A list
-   was opened with the first of its tensors: its cursors go on. */
+/* Opens what all workers have sent of a tensor, what comes next, for a sink of the mean. */
 static void gcomp__open_gathered(gcomp *gc, const gcomp__slot *slot, gcomp__sink *sink)
 {
     gcomp__view *views = gc->mem.views;
-    for (size_t w = 0; w < gc->world && slot->now.elements; w++) {
-        gc->mem.gathered[w].like = w ? views : NULL;
+    for (size_t w = 0; w < gc->world && slot->now.elements; w++)
         (void)gcomp__next_body(gc, slot, &slot->use.codec, gc->mem.gathered + w,
                                slot->now.elements, slot->now.followed, views + w);
-    }
-    if (slot->at.listed) gcomp__from_list(gc, slot, sink, gc->world);
     sink->views = views;
     sink->count = gc->world;
     sink->weight = 1.0f / (float)gc->desc.comm.world;
@@ -28365,6 +28353,8 @@ static void gcomp__make_means(gcomp *gc)
         slot->now.mean = gc->mem.means + slot->at.mean;
         gcomp__sink sink = gcomp__sink_to(
             GCOMP__COMMIT, gcomp__output_in(slot->now.mean, GCOMP_F32), slot->n);
+        if (slot->at.listed) sink.cursors = gc->mem.cursors;
+        sink.from = slot->now.from;
         gcomp__open_gathered(gc, slot, &sink);
         (slot->use.method->payload->decode)(&call, &sink);
     }
@@ -28567,7 +28557,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
                                              : gc->mem.send + slot->now.sent,
                                    slot->now.length - GCOMP__HEADER,
                                    by_ranges ? slot->n : slot->now.elements);
-        if (slot->at.listed) gcomp__from_list(gc, slot, &sink, made != NULL);
+        if (slot->at.listed) sink.cursors = gc->mem.cursors;
+        sink.from = slot->now.from;
         if (made || scattered) sink.y = gcomp__no_output;
         else if (!by_ranges) gcomp__open_gathered(gc, slot, &sink);
         sink.own_at = gc->me;
@@ -30094,8 +30085,8 @@ static int gcomp__hold(gcomp *gc, const gcomp_desc *desc, int gives)
 
 /* Allocates what an object needs in its new place; 0 without memory. Steps have memory there if
    they had it before. `next` is a copy of the object: what it allocates here is not in the object,
-   which stays as it is. */
-static int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *node)
+   which stays as it is. Not inlined: the caller's frame is large. */
+GCOMP__NOINLINE int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_comm *node)
 {
     const int prepared = gc->arena.at || gc->floats.at;
     if (!gcomp__make_frames(next) || !gcomp__hold(next, &next->desc, 0)) return 0;
