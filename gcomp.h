@@ -60,6 +60,7 @@
    >>kernels     sums, checksums and conversions: one body for every instruction set
    >>dithering   stochastic rounding
    >>measures    what a scale is made from: sums and extremes of p
+   >>matrices    blocks by rows of a matrix: where each of them lies
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
    >>states      entropy codes of levels by states: near the entropy, whatever the levels
@@ -160,7 +161,7 @@
      scattered       of a tensor: its mean stays with the owners of its ranges, see MANY WORKERS
      arena           one allocation from which many buffers take their places
      entry           the place of a codec in a list of codecs, see SCHEDULES
-     block           consecutive elements that share a scale
+     block           consecutive elements that share a scale; with block=row, a row of a matrix
      chunk           GCOMP_CHUNK (65536) elements: the unit of work for threads
      tile            512 elements: what a kernel holds in the innermost cache
      level           a whole number q by which a quantiser codes an element; its value is scale * q
@@ -631,9 +632,9 @@
      Parameters change that: eden:feedback=1 and intsum:rounding=nearest keep a residual,
      randomk:unbiased=1 keeps none. A payload is gathered, or cut by ranges. The codec layer can
      also encode with the method none. Methods of sums, and dgc, work in steps only.
-     block: elements that share a scale, a power of two from 16 to 65536, or "tensor". density: 1e-9
-     to 1. code: how levels are coded: packed, elias, rice, auto (the shortest), see CODED LEVELS.
-     0 and 1: no and yes.
+     block: elements that share a scale, a power of two from 16 to 65536, or "tensor"; of sign and
+     onebit also "row", see SCALES OF ROWS. density: 1e-9 to 1. code: how levels are coded: packed,
+     elias, rice, auto (the shortest), see CODED LEVELS. 0 and 1: no and yes.
      none        exact. Sends a sum of floats. No parameters
                  no paper
      fp16        residual. rounding=nearest (stochastic: right on average)
@@ -694,13 +695,13 @@
                  Vargaftik, Ben-Basat, Portnoy, Mendelson, Ben-Itzhak, Mitzenmacher: DRIVE: One-bit
                  Distributed Mean Estimation, NeurIPS 2021; the same: EDEN: Communication-Efficient
                  and Robust Distributed Mean Estimation for Federated Learning, ICML 2022
-     sign        residual. block=1024, scale=mean (of |p|; rms: the root mean square)
+     sign        residual. block=1024 (row), scale=mean (of |p|; rms: the root mean square)
                  Karimireddy, Rebjock, Stich, Jaggi: Error Feedback Fixes SignSGD and other Gradient
                  Compression Schemes, ICML 2019; blocks: Zheng, Huang, Kwok: Communication-Efficient
                  Distributed Blockwise Momentum SGD with Error-Feedback, NeurIPS 2019; rms:
                  Tang et al.: 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
                  Convergence Speed, ICML 2021
-     onebit      residual. block=1024
+     onebit      residual. block=1024 (row)
                  Seide, Fu, Droppo, Li, Yu: 1-Bit Stochastic Gradient Descent and its Application to
                  Data-Parallel Distributed Training of Speech DNNs, Interspeech 2014 (error feedback
                  too)
@@ -776,6 +777,23 @@
                  via Critical Learning Regime Identification, MLSys 2021
      random      Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011
 
+   SCALES OF ROWS
+     With block=row each row of a matrix has a scale of its own (onebit: two), as 1-bit SGD has them
+     for the columns of matrices that are stored by columns. What belongs to one neuron or one word
+     is alike in size. Error^2 / |p|^2 of sign, on gradients of small networks:
+                                         block=1024   block=row   bits with block=row
+       attention, 192 x 64                  .50          .26            1.50
+       embedding, 65 x 64                   .65          .33            1.50
+       fully connected, 256 x 256           .73          .58            1.13
+       convolution, 32 x 144                .47          .34            1.26
+     Where rows have 2^k elements, block=2^k is nearly the same. Else it mixes rows: of the first
+     matrix cut to 50 columns, block=row loses .23 at 1.76 bits, block=32 .29 at 2, block=64 .34 at
+     1.5. With as many bits int and terngrad gain little or nothing from rows, and sign from columns.
+     rows and cols of the tensor, or of gcomp_input, say what a row is; a vector is one row. Rows of
+     fewer than 16 elements share a scale until they have as many together, rows of more than 65536
+     have one for each 65536. A range of two shots begins anywhere in a row: what it has of a row
+     has a scale there. A small residual becomes floats while the tensor is at work.
+
    SMALL RESIDUALS
      desc.residual says how residuals are kept between steps, in bytes an element:
        fp32   4       e is p - sent, rounded to a float
@@ -791,9 +809,9 @@
      gcomp_give_back, and the residuals of workers that leave, are rounded to nearest. The state of
      methods stays floats: momenta, tables, warm starts.
      Block methods work on small residuals as they are, unless these decay. For other methods
-     (sparse methods, eden with feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct)
-     the residual of the tensor at work becomes floats, in a buffer that all tensors share: 4 bytes
-     an element of the largest such tensor.
+     (sparse methods, eden with feedback, powersgd, randomk, leadertopk, sketch, intsum, dgc, dct),
+     and with block=row, the residual of the tensor at work becomes floats, in a buffer that all
+     tensors share: 4 bytes an element of the largest such tensor.
      gcomp_residual_get reads a residual of any kind, gcomp_residual_set writes it. A save holds
      residuals as they are kept. With another desc.residual gcomp_load refuses it, or rounds
      if it is given a report.
@@ -924,7 +942,8 @@
      16     8   bytes of body that follow the header
      24     4   parameter word: the fields that the list below names for the method (for a sparse
                 method: those of its value method), from bit 0 on, then zeros.
-                B (5 bits): log2 of the block size, 4 to 16; or 0: the block is the tensor.
+                B (5 bits): log2 of the block size, 4 to 16; or 0: the block is the tensor; or, of
+                sign and onebit, 1: BLOCKS BY ROWS.
                 C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
      28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0.
                 Polynomial 0x82F63B78 (reflected), begun and ended with exclusive or 0xFFFFFFFF.
@@ -939,11 +958,11 @@
        no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
    Steps send a payload of several, flag bit 2, where tensors of a bundle go to one worker. n is the
    sum of their elements. The body is that of each tensor, back to back, as its own payload would
-   have it. Of sparse methods, of coded levels and of eden the length of each body but the last
-   stands before it, in 4 bytes. But in a gather of topk without global=1, dryden and wangni whose
-   values are floats there is one body, as that of one tensor of n elements: all tensors, one behind
-   the other. A body of a sum of a sparse method is n floats if it has 4 n bytes. Which tensors
-   there are, and their elements, the receiver knows.
+   have it. Of sparse methods, of coded levels, of eden and with blocks by rows the length of each
+   body but the last stands before it, in 4 bytes. But in a gather of topk without global=1, dryden
+   and wangni whose values are floats there is one body, as that of one tensor of n elements: all
+   tensors, one behind the other. A body of a sum of a sparse method is n floats if it has 4 n bytes.
+   Which tensors there are, and their elements, the receiver knows.
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative, and so may the bf16 of int
@@ -1078,6 +1097,15 @@
    With GCOMP_AGGREGATE_SCATTER there are the same shards, also of the method none, and no range
    means.
    Versions are only appended: a reader refuses a newer one with GCOMP_UNSUPPORTED_VERSION.
+
+   BLOCKS BY ROWS, the body of sign and onebit where B is 1 and n > 0:
+     | R, S: 4 bytes each | the scales of all blocks, as without rows | bits |
+   R, 16 to 2^30, is how many elements a row has, and S, 0 to R - 1, how many of them lie before
+   element 0. So element i is element (i + S) mod R of row floor((i + S) / R). Its block is what has
+   the same row and the same floor(((i + S) mod R) / 65536). The bits of each block begin with a
+   byte; behind the last one its byte is filled with zeros. Encoders take for R the columns of the
+   matrix, or the least multiple of them that is 16 or more; for S the elements of the tensor before
+   the range, modulo R; and for a vector its length as columns, or 2^30 if it is longer.
 
    PIECES, the body of eden. With n = 0 it is empty. Else:
      | u64: A in the low 32 bits, B in the high ones | a u32 for each piece | codes |
@@ -1556,7 +1584,7 @@ typedef struct gcomp_input {
     float scale;            /* finite; 1: the gradient as it is */
     const float *residual;  /* n floats, or NULL: none */
     size_t rows;            /* a vector has its length here */
-    size_t cols;            /* 0: 1 */
+    size_t cols;            /* 0: 1. dct and block=row tell a matrix from a vector of n elements */
     /* From gcomp_key_make, another one for each worker, step and tensor. Methods that use random
        numbers refuse key.own = 0 (GCOMP_MISSING_KEY); others do not read the key */
     gcomp_key key;
@@ -1676,7 +1704,7 @@ GCOMP_API GCOMP_NODISCARD gcomp_result gcomp_check(const void *payload, size_t l
    these calls take 4 n + 127 bytes of scratch, and without them return GCOMP_SCRATCH_TOO_SMALL:
      all three    payloads of sparse methods and of eden
      mean         payloads that are not all of one block method with the same parameters; several
-                  payloads with entropy-coded levels
+                  payloads with entropy-coded levels, or with block=row
    GCOMP_SCRATCH(n) is enough. They and gcomp_retain return as gcomp_check, or
    GCOMP_INVALID_ARGUMENT (a pointer is NULL, a number is not finite, another dtype), or
    GCOMP_ISA_UNAVAILABLE. */
@@ -3801,10 +3829,13 @@ enum {
 enum {
     GCOMP__REAL,   /* a number */
     GCOMP__WHOLE,  /* a whole number */
-    GCOMP__BLOCK,  /* a power of two, or "tensor", which is kept as 0 */
+    GCOMP__BLOCK,  /* a power of two, or "tensor", which is kept as 0; if `choices` is not NULL also
+                      "row", which is kept as GCOMP__BY_ROW */
     GCOMP__CHOICE, /* a name; the number of the name in `choices` is kept */
     GCOMP__AUTO    /* "auto", which is kept as 0, or a number: whole if it does not travel */
 };
+
+enum { GCOMP__BY_ROW = 2 }; /* a block of 2 elements, which there is not */
 
 typedef struct gcomp__param {
     const char *name;
@@ -3832,7 +3863,8 @@ typedef struct gcomp__form {
     unsigned kernel;      /* which entry of the row's table of kernels */
     unsigned code16;      /* bytes of 16 codes */
     unsigned scale_bytes; /* of a block: GCOMP__NO_SCALE, ... */
-    unsigned front;       /* 0; 4: a float stands before the scales, see GCOMP__TWO_LEVELS */
+    unsigned front;       /* 0; 4: a float stands before the scales, see GCOMP__TWO_LEVELS; 8: two
+                             words, see >>matrices */
     size_t block;         /* elements with the same scale, a power of two; 0: the whole tensor */
     int measure;          /* what the scale is made from: GCOMP__MOST, ... */
     int scale_first;      /* 1: the scale must be known before the codes; 0: it comes after them */
@@ -3854,8 +3886,11 @@ typedef struct gcomp__form {
     const int32_t *table; /* NULL, or the bits of the floats that 16 codes stand for */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
+    /* blocks by rows, not set by a method: elements of a row, or of the short rows that share a
+       block, and how many of these lie before the payload's first element; row 0: other blocks */
+    size_t row, before;
     /* bytes of a body, not set by a method; SIZE_MAX: more than a size_t holds */
-    size_t scales; /* before the codes: a float in front, and a scale for each block */
+    size_t scales; /* before the codes: what stands in front, and a scale for each block */
     size_t bound;  /* of the longest body; without coded levels a body is never shorter */
 } gcomp__form;
 
@@ -4006,7 +4041,8 @@ typedef struct gcomp__source {
     gcomp_dtype dtype; /* of grad */
     float scale;
     gcomp__residual residual;
-    size_t rows, cols;
+    size_t rows, cols; /* of the tensor */
+    size_t before;     /* elements of the tensor in front of the source's first one */
     gcomp_key key;
 } gcomp__source;
 
@@ -4854,6 +4890,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_SMALL_FLOATS /* form.mantissa */ \
     (0x800000 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
 #define GCOMP__OF_STATES (0x1000000 | GCOMP__OF_CODES) /* GCOMP__BY_STATES */
+#define GCOMP__OF_ROWS 0x2000000 /* GCOMP__BY_ROW */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4866,8 +4903,8 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(E3M0, e3m0, GCOMP__OF_SCALE_FIRST) \
     X(NF4, nf4, GCOMP__OF_SCALE_FIRST) \
     X(LLOYD, lloyd, GCOMP__OF_SCALE_FIRST | GCOMP__OF_OWN_FITS) \
-    X(SIGN, sign, GCOMP__OF_L1 | GCOMP__OF_L2) \
-    X(ONEBIT, onebit, GCOMP__OF_SIDES) \
+    X(SIGN, sign, GCOMP__OF_ROWS | GCOMP__OF_L1 | GCOMP__OF_L2) \
+    X(ONEBIT, onebit, GCOMP__OF_ROWS | GCOMP__OF_SIDES) \
     X(TWOBIT, twobit, GCOMP__OF_FLOAT_WORDS | GCOMP__OF_TENSOR_SCALES) \
     X(THRESHOLD1, threshold1, GCOMP__OF_FLOAT_WORDS) \
     X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
@@ -4965,6 +5002,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_STATES GCOMP__ANY_OF(GCOMP__OF_STATES)
+#define GCOMP__HAS_ROWS GCOMP__ANY_OF(GCOMP__OF_ROWS)
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
 #define GCOMP__HAS_FLOAT_WORDS GCOMP__ANY_OF(GCOMP__OF_FLOAT_WORDS)
@@ -7878,6 +7916,7 @@ GCOMP__NOINLINE void gcomp__source_from(gcomp__source *in, size_t at)
 {
     in->grad = (const uint8_t *)in->grad + at * gcomp__dtype_bytes(in->dtype);
     in->residual = gcomp__residual_at(in->residual, at);
+    in->before += at;
 }
 #endif
 
@@ -8736,6 +8775,100 @@ GCOMP__NOINLINE uint32_t gcomp__fit_alone(gcomp__tile *t, size_t i, size_t count
 #endif
 
 /* ------------------------------------------------------------------------------------------------
+   >>matrices - blocks by rows of a matrix (block=row): where each of them lies
+
+   A row is a block. A row of more than GCOMP_CHUNK elements is cut into blocks of so many and a
+   rest. Of rows with fewer than 16 elements as many share a block as have 16 or more together: a
+   scale for each would take more than its codes. They are called one row in what follows.
+
+     rows of 1000     | 1000 | 1000 | 1000 | ...
+     rows of 7        | 7 7 7 | 7 7 7 | 7 7 7 | ...
+     rows of 70000    | 65536 | 4464 | 65536 | 4464 | ...
+
+   The payload of a range begins and ends anywhere in a row: its first block is what is left of a
+   block there, as any last block may be. So two words stand in front of the scales: the elements
+   of a row, and how many of them lie before the first element.
+   The codes of each block begin with a byte of their own. A block is encoded and decoded as if it
+   were a tensor: no kernel knows of rows.
+   ---------------------------------------------------------------------------------------------- */
+#if GCOMP__IN_FIRST
+enum { GCOMP__LEAST_ROW = 16, GCOMP__LONGEST_ROW = 1 << 30 };
+
+typedef struct gcomp__matrix_block {
+    size_t begin, count; /* elements of the payload */
+    size_t number;       /* of the block: that of its scale */
+    size_t codes;        /* bytes of codes in front of its own */
+} gcomp__matrix_block;
+
+/* Bytes of the codes of a block of `count` elements. */
+static size_t gcomp__codes_of(const gcomp__form *form, size_t count)
+{
+    return count / 16 * form->code16 + (count % 16 ? gcomp__last_bytes(form, count % 16) : 0);
+}
+
+/* The block in which element i of n lies. */
+GCOMP__RARE gcomp__matrix_block gcomp__block_at(const gcomp__form *form, size_t n, size_t i)
+{
+    const size_t row = form->row, before = form->before, each = gcomp__ceil_div(row, GCOMP_CHUNK);
+    /* bytes of the codes of a whole block, and of the `each` blocks of a row */
+    const size_t whole = gcomp__codes_of(form, GCOMP_CHUNK);
+    const size_t all = (each - 1) * whole + gcomp__codes_of(form, row - (each - 1) * GCOMP_CHUNK);
+    const size_t r = (i + before) / row, k = (i + before) % row / GCOMP_CHUNK; /* row; in it */
+    const size_t from = r * row + k * GCOMP_CHUNK;
+    const size_t to = gcomp__min((r + 1) * row, from + GCOMP_CHUNK);
+    const size_t first = before / GCOMP_CHUNK; /* in row 0: the block that the payload begins in */
+    gcomp__matrix_block b;
+    b.begin = from > before ? from - before : 0;
+    b.count = gcomp__min(to - before, n) - b.begin;
+    b.number = r * each + k - first;
+    b.codes = 0;
+    if (b.number) { /* from the beginning of row 0, without what the payload does not have of it */
+        const size_t end = gcomp__min(row, (first + 1) * GCOMP_CHUNK); /* of the first block */
+        b.codes = r * all + k * whole - (first + 1 < each ? (first + 1) * whole : all) +
+                  gcomp__codes_of(form, end - before);
+    }
+    return b;
+}
+
+/* The form of n elements, and the longest body of so many, wherever in a row they begin: a block
+   begins behind the end of a row, and in long rows behind GCOMP_CHUNK elements. */
+GCOMP__RARE void gcomp__bound_rows(gcomp__form *form, size_t n, size_t row)
+{
+    const size_t blocks = n ? 2 + (n - 1) / row + (row > GCOMP_CHUNK ? n / GCOMP_CHUNK : 0) : 0;
+    form->front = 8;
+    form->block = GCOMP_CHUNK; /* of a block alone, which never has more */
+    form->row = row;
+    form->scales = blocks ? 8 + blocks * form->scale_bytes : 0;
+    form->bound = form->scales + blocks + n / 16 * form->code16 + (n % 16 ? form->code16 : 0);
+    if (n > SIZE_MAX / 16) form->bound = SIZE_MAX;
+}
+
+/* The form of n > 0 elements with so many of the tensor in front of them. Returns 0 if no row is so
+   long, or n is more than a memory holds. */
+GCOMP__RARE int gcomp__set_rows(gcomp__form *form, size_t n, size_t row, size_t before)
+{
+    if (row < GCOMP__LEAST_ROW || row > GCOMP__LONGEST_ROW || n > SIZE_MAX / 16) return 0;
+    form->row = row;
+    form->before = before % row;
+    const gcomp__matrix_block last = gcomp__block_at(form, n, n - 1);
+    form->scales = 8 + (last.number + 1) * form->scale_bytes;
+    form->bound = form->scales + last.codes + gcomp__codes_of(form, last.count);
+    return 1;
+}
+
+/* Decodes blocks by rows, see >>block decoder; the arguments are those of the kernel decode. */
+GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t count, float *to,
+                               const float *base, float weight);
+
+/* Elements of a row as above. A vector is a row, which is cut where its blocks are cut anyway. */
+GCOMP__RARE size_t gcomp__whole_rows(size_t rows, size_t cols)
+{
+    const size_t row = cols > 1 ? cols : gcomp__min(rows, GCOMP__LONGEST_ROW);
+    return row && row < GCOMP__LEAST_ROW ? row * gcomp__ceil_div(GCOMP__LEAST_ROW, row) : row;
+}
+#endif
+
+/* ------------------------------------------------------------------------------------------------
    >>encoding - tiles of a gradient become codes and scales, for every block method
 
      gcomp__encode                  a chunk
@@ -9413,13 +9546,17 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
 /* Kernel decode: elements i .. i + count - 1 of a payload, i a multiple of 16: to <- d; or, if base
    is not NULL, to <- base + weight * d, saturated. count is a multiple of 16 unless the tensor ends
    there. A part of a payload can be decoded alone: the codes of element i and of the next 15 begin
-   at byte i / 16 * code16, and its scale has the number i >> shift. */
+   at byte i / 16 * code16, and its scale has the number i >> shift; but see >>matrices. */
 #define gcomp__decode_to GCOMP__F(decode_to)
 static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, float *to,
                              const float *base, float weight)
 {
     const size_t code16 = view->form.code16, rest = count % 16;
     gcomp__decoding d;
+    if (GCOMP__HAS_ROWS && view->form.row) {
+        gcomp__decode_rows(view, i, count, to, base, weight);
+        return;
+    }
     d.view = view;
     d.codes = view->codes + i / 16 * code16;
     d.first = i;
@@ -11636,6 +11773,7 @@ static const gcomp__method *gcomp__method_of(unsigned wire);
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
     if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
+    if (p->kind == GCOMP__BLOCK && v == GCOMP__BY_ROW) return p->choices != NULL;
     if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
     if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
     if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
@@ -11697,6 +11835,10 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n
 {
     memset(form, 0, sizeof *form);
     (m->rules.form)(param, form);
+    if (GCOMP__HAS_ROWS && form->block == GCOMP__BY_ROW) { /* of any length: short ones take most */
+        gcomp__bound_rows(form, n, GCOMP__LEAST_ROW);
+        return;
+    }
     const size_t blocks = form->block ? gcomp__ceil_div(n, form->block) : 1;
     form->scales = n ? gcomp__plus(gcomp__times(blocks, form->scale_bytes), form->front) : 0;
     /* whole groups of 16 codes, and what the rest needs */
@@ -11717,6 +11859,7 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
     if (m->rules.refuse) why = (m->rules.refuse)(param, values);
     if (why || !values) return why;
     gcomp__form_of(m, param, 0, &form);
+    if (form.row) return "a sparse method's values have no rows: they take no block=row";
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
@@ -11886,6 +12029,29 @@ static void gcomp__run_chunks(gcomp__encode_job *job, void (*task)(void *arg, si
     }
 }
 
+/* Task: encodes the blocks by rows that begin in a chunk, each as a tensor of one block. */
+GCOMP__RARE void gcomp__encode_rows(void *arg, size_t chunk)
+{
+    const gcomp__encode_job *job = (const gcomp__encode_job *)arg;
+    gcomp__encode_job one = *job; /* of a block */
+    gcomp__measured *const all = job->measured + job->each * chunk, m;
+    const size_t end = gcomp__min(job->n, (chunk + 1) * GCOMP_CHUNK);
+    gcomp__matrix_block b;
+    one.measured = &m;
+    all->max_bits = 0;
+    for (size_t i = chunk * GCOMP_CHUNK; i < end; i = b.begin + b.count) {
+        b = gcomp__block_at(&job->form, job->n, i);
+        if (b.begin < i) continue; /* it is a task of the chunk before */
+        one.n = b.count;
+        one.in = job->in;
+        gcomp__source_from(&one.in, i);
+        one.scales = job->scales + b.number * job->form.scale_bytes;
+        one.codes = job->codes + b.codes;
+        (gcomp__common(job->call->set)->encode)(&one, 0);
+        all->max_bits = gcomp__larger(all->max_bits, m.max_bits);
+    }
+}
+
 /* Encodes a payload's body. Where the scale comes from:
 
      shared      found with the other workers, or by the method itself, before the encoder begins
@@ -11905,6 +12071,10 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     gcomp__measured all; /* of the tensor */
     memset(&job, 0, sizeof job);
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &job.form);
+    const int by_rows = GCOMP__HAS_ROWS && job.form.row && n;
+    if (by_rows &&
+        !gcomp__set_rows(&job.form, n, gcomp__whole_rows(in->rows, in->cols), in->before))
+        return GCOMP_INVALID_ARGUMENT;
     *bytes = job.form.bound; /* coded levels: of the longest body */
     if (job.form.stochastic && !in->key.own) return GCOMP_MISSING_KEY;
     if (capacity < job.form.bound) return GCOMP_DST_TOO_SMALL;
@@ -11922,7 +12092,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.unit.constant = job.form.constant;
     job.staged = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
                  job.factor != 1.0f;
-    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code; /* coded levels are read again */
+    /* coded levels are read again, and blocks by rows are short */
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code && !by_rows;
     if (GCOMP__HAS_STATES && call->first) {
         job.unit.a = call->first[0];
         job.unit.b = call->first[1];
@@ -11945,8 +12116,13 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
     const int coded = GCOMP__HAS_CODES && job.form.code;
-    gcomp__run_chunks(&job, coded ? gcomp__encode_coded_chunk : gcomp__common(call->set)->encode,
-                       &all);
+    if (by_rows) {
+        gcomp__put32(body, (uint32_t)job.form.row);
+        gcomp__put32(body + 4, (uint32_t)job.form.before);
+    }
+    gcomp__run_chunks(&job, coded     ? gcomp__encode_coded_chunk
+                            : by_rows ? gcomp__encode_rows
+                                      : gcomp__common(call->set)->encode, &all);
     if (all.max_bits >= 0x7f800000u) return GCOMP_NOT_FINITE;
     if (coded && n) *bytes = job.form.scales + gcomp__join_chunks(&job);
     if (!job.given && job.form.scale_bytes && !job.form.block && n) { /* it comes last */
@@ -12054,6 +12230,12 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
     GCOMP__TRY(gcomp__unpack(view->method, view->a, param));
     if (gcomp__refusal(view->method, param, 0)) return GCOMP_CORRUPT; /* no encoder has these */
     gcomp__form_of(view->method, param, view->n, &view->form);
+    if (GCOMP__HAS_ROWS && view->form.row && view->n) {
+        if (view->bytes < 8) return GCOMP_TRUNCATED;
+        const uint32_t row = gcomp__get32(view->body), before = gcomp__get32(view->body + 4);
+        if (before >= row || !gcomp__set_rows(&view->form, view->n, row, before))
+            return GCOMP_CORRUPT;
+    }
     size_t need = view->form.bound;
     if (GCOMP__HAS_CODES && view->form.code && view->n) { /* at least: scales, the table of ends */
         need = gcomp__plus(view->form.scales, 8 * (gcomp__chunks(view->n) - 1));
@@ -12168,6 +12350,29 @@ static gcomp_result gcomp__check_last_group(const gcomp__view *view, size_t last
     return GCOMP_OK;
 }
 
+/* Blocks by rows: as the kernel decode, block by block, each as a tensor. A block may begin
+   anywhere: what lies before the next group of 16 of its codes goes through a line. */
+GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t count, float *to,
+                               const float *base, float weight)
+{
+    gcomp__view part = *view; /* of a block */
+    part.form.row = 0;
+    for (size_t end = i + count, some; i < end; i += some, to += some) {
+        const gcomp__matrix_block b = gcomp__block_at(&view->form, view->n, i);
+        const size_t at = i - b.begin, skip = at % 16; /* in the block; in its group of 16 */
+        float line[16] = {0};
+        some = gcomp__min(end - i, b.count - at);
+        if (skip) some = gcomp__min(some, 16 - skip);
+        for (size_t j = 0; skip && base && j < some; j++) line[skip + j] = base[j];
+        part.scales = view->scales + b.number * view->form.scale_bytes;
+        part.codes = view->codes + b.codes;
+        (gcomp__common(view->set)->decode)(&part, at - skip, skip + some, skip ? line : to,
+                                           skip && base ? line : base, weight);
+        for (size_t j = 0; skip && j < some; j++) to[j] = line[skip + j];
+        if (base) base += some;
+    }
+}
+
 /* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite and not
    negative. Floats are compared as words: of positive floats the larger has the larger word, and a
    sign makes it larger than all these. Values are decoded only for a method whose codes alone may
@@ -12181,7 +12386,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes); /* of the codes */
     uint32_t most = 0; /* the largest word of the scales */
     int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
-    if (GCOMP__HAS_TWO_LEVELS && form->front && view->n) /* its factor too: 448 * 6 < 2^16 */
+    if (GCOMP__HAS_TWO_LEVELS && form->front == 4 && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
     if (GCOMP__HAS_BFLOATS && each == GCOMP__ONE_BFLOAT) { /* may be negative */
         for (const uint8_t *s = view->scales; s < view->codes; s += 2)
@@ -12198,11 +12403,15 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     if (most >= 0x7f800000u) return GCOMP_CORRUPT;
     look |= most >= 0x77800000u; /* 2^112 */
     if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
-    if (last) { /* the bits of the last byte that no code uses */
-        const size_t used = gcomp__last_bits(form, last);
-        const unsigned byte = view->body[view->bytes - 1];
-        if (used && (form->first_high ? byte & 0xffu >> used : byte >> used))
-            return GCOMP_RESERVED_BITS;
+    for (size_t i = 0; i < view->n;) { /* the bits of the last byte that no code uses */
+        gcomp__matrix_block b = {0, view->n, 0, 0};
+        if (GCOMP__HAS_ROWS && form->row) b = gcomp__block_at(form, view->n, i);
+        const size_t rest = b.count % 16, used = rest ? gcomp__last_bits(form, rest) : 0;
+        i = b.begin + b.count;
+        if (!used) continue;
+        const size_t at = b.count / 16 * form->code16 + (rest * form->code16 + 15) / 16;
+        const unsigned byte = view->codes[b.codes + at - 1];
+        if (form->first_high ? byte & 0xffu >> used : byte >> used) return GCOMP_RESERVED_BITS;
     }
     if (form->check == GCOMP__PAIRS || form->check == GCOMP__UP_TO) {
         if ((gcomp__common(view->set)->any_invalid)(form, view->codes, bytes)) return GCOMP_CORRUPT;
@@ -12405,6 +12614,7 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
 
      NUMBER     a real number           COUNT      a whole number
      BLOCKS     a size of blocks        BLOCKS_OR  the same; the default depends on others
+                                        BLOCKS_OR_ROWS  the same; it may be "row"
      ONE_OF     a name; its number is `initial` .. `last`, counted from 0
      CODE       the entropy code of levels, in the order of GCOMP__PACKED, ... */
 #define GCOMP__NUMBER(name, initial, low, high, bits) \
@@ -12420,6 +12630,10 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
         name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, by, NULL, other \
     }
 #define GCOMP__BLOCKS(name, initial) GCOMP__BLOCKS_OR(name, initial, 0, 0)
+#define GCOMP__BLOCKS_OR_ROWS(name, initial) \
+    { \
+        name, GCOMP__BLOCK, initial, 16, GCOMP_CHUNK, 5, 0, "row|", 0 \
+    }
 #define GCOMP__ONE_OF(name, initial, last, bits, choices) \
     { \
         name, GCOMP__CHOICE, initial, 0, last, bits, 0, choices, 0 \
@@ -12896,7 +13110,7 @@ static void gcomp__sign_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_sign = {
     "sign", 4, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__BLOCKS("block", 1024), GCOMP__ONE_OF("scale", 0, 1, 0, "mean|rms|")},
+    {GCOMP__BLOCKS_OR_ROWS("block", 1024), GCOMP__ONE_OF("scale", 0, 1, 0, "mean|rms|")},
     GCOMP__KERNELS(sign), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__sign_form, NULL, gcomp__signs_before_adam}};
 #endif
@@ -12911,9 +13125,9 @@ static const gcomp__method gcomp__row_sign = {
    n0 below, |p - C(p)|^2 = |p|^2 - n1 a^2 - n0 b^2. It is less than with sign where the two sides
    differ, as behind a ReLU. It needs error feedback.
 
-   The blocks of the paper are the columns of a matrix stored by columns. Here they are consecutive
-   elements. If a matrix is stored by rows of 2^k elements, k from 4 to 16, block=2^k gives each row
-   two values; where rows are outputs of a layer, a row has the weights of one neuron.
+   The blocks of the paper are the columns of a matrix stored by columns: with block=row they are
+   the rows of one stored by rows. Where rows are outputs of a layer, a row has the weights of one
+   neuron.
    Seide et al., Interspeech 2014. */
 #if GCOMP__EACH(ONEBIT)
 /* u->b where the bit is 1, else u->a. */
@@ -12951,7 +13165,7 @@ static void gcomp__onebit_form(const double *param, gcomp__form *form)
 
 static const gcomp__method gcomp__row_onebit = {
     "onebit", 7, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
-    {GCOMP__BLOCKS("block", 1024)},
+    {GCOMP__BLOCKS_OR_ROWS("block", 1024)},
     GCOMP__KERNELS(onebit), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__onebit_form, NULL, gcomp__signs_before_adam}};
 #endif
@@ -21557,6 +21771,7 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gco
         }
         return GCOMP_BAD_CODEC;
     }
+    if (p->kind == GCOMP__BLOCK && p->choices) gcomp__say(why, "'row', ");
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
                     : p->kind == GCOMP__AUTO && p->bits ? "'auto' or a number from "
@@ -21610,13 +21825,16 @@ static int gcomp__read_value(const gcomp__param *p, const char *s, size_t length
     const int has_word = p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO;
     *v = 0;
     if (has_word && gcomp__same(p->kind == GCOMP__BLOCK ? "tensor" : "auto", s, length)) return 1;
+    if (p->kind == GCOMP__BLOCK && p->choices && gcomp__same("row", s, length))
+        return *v = GCOMP__BY_ROW, 1;
     if (p->kind == GCOMP__CHOICE) {
         const int choice = gcomp__choice_of(p, s, length);
         *v = choice;
         return choice >= 0;
     }
     if (gcomp__read_number(s, v) != s + length || !gcomp__in_range(p, *v)) return 0;
-    return !has_word || *v != 0; /* 0 is written as the word: one text for one meaning */
+    /* 0 and BY_ROW are written as words: one text for one meaning */
+    return !has_word || (*v != 0 && (p->kind != GCOMP__BLOCK || *v != GCOMP__BY_ROW));
 }
 
 /* Reads name=value[,name=value]... of a method or schedule called `name` into param[], whose other
@@ -21771,6 +21989,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
             const char *name = gcomp__choice(p, (int)param[i], &length);
             gcomp__say_some(t, name, length);
         } else if (p->kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
+        else if (p->kind == GCOMP__BLOCK && param[i] == GCOMP__BY_ROW) gcomp__say(t, "row");
         else if (p->kind == GCOMP__AUTO && param[i] == 0) gcomp__say(t, "auto");
         else gcomp__say_decimal(t, param[i]);
     }
@@ -22044,6 +22263,7 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     if (!p) return GCOMP_INVALID_ARGUMENT;
     if (!GCOMP__SMALL && like && length == GCOMP__HEADER + like->bytes && n == like->n &&
         like->method->payload->open == gcomp__block_open && !like->form.code &&
+        !like->form.row &&
         memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) == 0) {
         gcomp__view_like(view, like, p);
         /* the field of the checksum was not compared */
@@ -22272,11 +22492,13 @@ static int gcomp__all_vote(const void *const *payloads, size_t count)
 }
 
 /* Are these payloads packed alike, so that one view shows them all, and a sink can add them in any
-   number? They were checked; first is the view of the first. Of coded levels a payload alone is. */
+   number? They were checked; first is the view of the first. Of coded
+   levels, and by rows, a payload alone is. */
 static int gcomp__all_alike(const gcomp__view *first, const void *const *payloads, size_t count)
 {
     const uint8_t *like = (const uint8_t *)payloads[0];
-    if (!gcomp__writes_halves(first) || (count > 1 && first->form.code)) return 0;
+    if (!gcomp__writes_halves(first) || (count > 1 && (first->form.code || first->form.row)))
+        return 0;
     for (size_t w = 1; w < count; w++) { /* method, value method; parameters */
         const uint8_t *p = (const uint8_t *)payloads[w];
         if (p[5] != like[5] || p[7] != like[7] || memcmp(p + 24, like + 24, 4) != 0) return 0;
@@ -22688,6 +22910,7 @@ typedef struct gcomp__entry {
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
     int varies;          /* 1: payloads of n elements have different lengths */
+    size_t row;          /* blocks by rows: elements of a row, see >>matrices; else 0 */
     const char *warms;   /* NULL, or how not to send more in the first epochs: "warmup=0" */
     int floats;          /* 1: the mean is made in floats, and then rounded to the gradient */
     int unpacks;         /* 1: a small residual is floats while the method is at work */
@@ -23446,11 +23669,34 @@ static gcomp_result gcomp__resolve_desc(gcomp_desc *d, gcomp__schedule *schedule
 
 /* ---------------- the codecs of one tensor */
 
+/* Elements of a row of a tensor, if the codec has blocks by rows; else 0. */
+static size_t gcomp__length_of_row(const gcomp__method *m, const gcomp_codec *codec,
+                            const gcomp__slot *slot)
+{
+    const int by_rows = GCOMP__HAS_ROWS && m->param[0].kind == GCOMP__BLOCK &&
+                        codec->param[0] == GCOMP__BY_ROW;
+    return by_rows ? gcomp__whole_rows(slot->rows * slot->stack, slot->cols) : 0;
+}
+
+/* Bytes of the payload of n elements by rows, from element `at` of a tensor on; SIZE_MAX: at most,
+   wherever they begin. 0: rows are too long. */
+GCOMP__RARE size_t gcomp__rows_bound(const gcomp__method *m, const gcomp_codec *codec,
+                                     size_t row, size_t n, size_t at)
+{
+    gcomp__form form;
+    gcomp__form_of(m, codec->param, n, &form);
+    if (at == SIZE_MAX) gcomp__bound_rows(&form, n, row);
+    else if (!gcomp__set_rows(&form, n, row, at)) return 0;
+    return GCOMP__HEADER + form.bound;
+}
+
 /* The longest payload of a tensor: by its shape where the method tells, else by its elements. A
    stack counts as a tall matrix. */
 static size_t gcomp__bound_in(const gcomp__method *m, const gcomp_codec *codec,
                               const gcomp__slot *slot)
 {
+    const size_t row = gcomp__length_of_row(m, codec, slot);
+    if (row) return gcomp__rows_bound(m, codec, row, slot->n, 0);
     if (!m->payload->exact) return gcomp__bound_of(m, codec, slot->n);
     const size_t bytes = gcomp__plus(
         (m->payload->exact)(codec, slot->rows * slot->stack, slot->cols), GCOMP__HEADER);
@@ -23471,13 +23717,13 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
 }
 
 /* May payloads of n elements have other lengths than their bound? Those of block methods have not,
-   but with coded levels. */
+   but with coded levels, or by rows. */
 static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
 {
     gcomp__form form;
     if (m->payload->open != gcomp__block_open) return 1;
     gcomp__form_of(m, codec->param, 0, &form);
-    return form.code != GCOMP__PACKED;
+    return form.code != GCOMP__PACKED || form.row;
 }
 
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
@@ -23501,8 +23747,10 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     entry->method = m;
     entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
     entry->varies = gcomp__lengths_vary(m, codec);
-    /* block methods take small residuals tile by tile, unless a decay would round them twice */
-    entry->unpacks = !m->rules.form || desc->decay != 1.0f;
+    /* block methods take small residuals tile by tile, unless a decay would round them twice, or
+       rows begin anywhere */
+    entry->row = gcomp__length_of_row(m, codec, slot);
+    entry->unpacks = !m->rules.form || desc->decay != 1.0f || entry->row;
     entry->decay = m->rules.decay ? (m->rules.decay)(codec) : desc->decay;
     if (m->rules.warms) entry->warms = (m->rules.warms)(codec);
     GCOMP__TRY(gcomp__transport_suits(desc, codec, entry->rounds, &entry->flags, why));
@@ -23659,9 +23907,10 @@ static void gcomp__grow(size_t *size, size_t by) { *size = gcomp__plus(*size, by
 
 /* ---------------- bundles: tensors of a bucket that travel together
 
-   Tensors with the same codec, one behind the other in a bucket, are a bundle; what has no payload
-   may stand between. Their bodies travel behind one header (>>format), and ranges are cut from all
-   of them: from the elements of its tensors in a row, each of which begins at a multiple of 128.
+   Tensors with the same codec, one behind the other in a bucket, are a bundle, with block=row if
+   their rows are equally long; what has no payload may stand between. Their bodies travel behind
+   one header (>>format), and ranges are cut from all of them: from the elements of its tensors in a
+   row, each of which begins at a multiple of 128.
      three tensors, world = 2   | a: 200 | b: 1000           | c: 60 |     offsets 0, 256, 1280
      ranges of 768 elements     | worker 0         | worker 1        |
      portions                       a 0..199, b 0..511   b 512..999, c 0..59 */
@@ -23686,12 +23935,22 @@ static size_t gcomp__longest_portion(const gcomp__slot *slot)
     return gcomp__min(slot->n, slot->at.each);
 }
 
-/* The sum of a function over all portions; those between the first and the last one are alike. */
+/* The sum of a function over all portions; those between the first and the last one are alike.
+   By rows it is that of their payloads, of which each may have another length. */
 static size_t gcomp__over_portions(const gcomp__slot *slot,
                                  size_t (*of)(const gcomp__slot *slot, size_t n))
 {
     const size_t first = slot->at.owner, last = slot->at.last_owner;
-    size_t sum = (of)(slot, gcomp__portion_of(slot, first).n);
+    size_t sum = 0;
+    if (slot->use.row) {
+        for (size_t w = first; w <= last; w++) {
+            const gcomp__portion part = gcomp__portion_of(slot, w);
+            gcomp__grow(&sum, gcomp__rows_bound(slot->use.method, &slot->use.codec, slot->use.row,
+                                                part.n, part.begin));
+        }
+        return sum;
+    }
+    sum = (of)(slot, gcomp__portion_of(slot, first).n);
     if (last > first) gcomp__grow(&sum, (of)(slot, gcomp__portion_of(slot, last).n));
     if (last > first + 1)
         gcomp__grow(&sum, gcomp__times((of)(slot, slot->at.each), last - first - 1));
@@ -23701,6 +23960,8 @@ static size_t gcomp__over_portions(const gcomp__slot *slot,
 /* Bytes of a payload of n elements of the tensor, at most. */
 static size_t gcomp__portion_bound(const gcomp__slot *slot, size_t n)
 {
+    if (slot->use.row)
+        return gcomp__rows_bound(slot->use.method, &slot->use.codec, slot->use.row, n, SIZE_MAX);
     return gcomp__bound_of(slot->use.method, &slot->use.codec, n);
 }
 
@@ -23762,7 +24023,7 @@ static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_
         gcomp__places *at = &tensors[i].at;
         at->next = 0;
         if (gcomp__bundles(desc, tensors + i)) {
-            if (last == end ||
+            if (last == end || tensors[last].use.row != tensors[i].use.row ||
                 !gcomp__same_codec(&tensors[last].use.codec, &tensors[i].use.codec))
                 bundle.together = 0;
             else tensors[last].at.next = i;
@@ -26545,6 +26806,7 @@ static void gcomp__pack_sums(gcomp *gc)
             in.key = gcomp__key_in(gc, slot, gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
             in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
+            in.before = gcomp__portion_of(slot, gc->me).begin;
             result = gcomp__put_range(gc, slot, &in, n, gc->world, j.to, &length);
         } else result = gcomp__put_sums(gc, slot, j.to, &length);
         if (result != GCOMP_OK) {

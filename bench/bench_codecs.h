@@ -91,7 +91,7 @@ static void encode(row *r, data *d, const float *residual, int which, size_t *le
     gcomp_input in = {0};
     in.scale = 1;
     in.grad = d->g;
-    in.cols = d->n % cols ? 1 : cols; /* dct sees a matrix; to other methods that is the same */
+    in.cols = d->n % cols ? 1 : cols; /* dct and block=row see a matrix; to other methods that is the same */
     in.rows = d->n / in.cols;
     in.residual = residual;
     in.key = gcomp_key_make(1, 0, 0, 0);

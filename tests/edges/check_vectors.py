@@ -20,7 +20,7 @@ VECTORS, CORPUS, ROUNDS = "tests/edges/vectors", "tests/edges/corpus", 24
 WITHOUT = {"randomk", "leadertopk", "sketch", "fetch", "powersgd", "intsum"}  # no payload in the codec layer: the README of VECTORS has them
 ALTERNATIVES = (  # what decode.seen must hold after all vectors
     ["checksum", "no checksum", "threshold of the word", "threshold of the body", "spacing of powers", "range affine",
-     "step above 0", "step below 0", "grid without a zero",
+     "rows from the beginning", "rows from within", "rows of several blocks", "step above 0", "step below 0", "grid without a zero",
      "indices by Golomb-Rice", "indices of 4 bytes", "indices packed", "indices in a bitmap",
      "piece of zeros", "piece that is small", "piece rotated once", "piece rotated twice",
      "all coefficients", "places in a bitmap", "places with low bits", "large coefficients",

@@ -157,6 +157,9 @@ def codes(body, n, width, from_high=False):
 
 
 # ---------------- the parameter word
+BY_ROWS = None
+
+
 class Word:
     """The parameter word: fields from bit 0 on, then zeros."""
 
@@ -168,9 +171,11 @@ class Word:
         self.rest >>= width
         return value
 
-    def block(self, n):
-        """B: the number of elements of a block. 0 means that the tensor is the block."""
+    def block(self, n, may_have_rows=False):
+        """B: the number of elements of a block. 0 means that the tensor is the block. BY_ROWS: blocks by rows."""
         log2 = self.field(5)
+        if log2 == 1 and may_have_rows:
+            return BY_ROWS
         if log2 and not 4 <= log2 <= 16:
             raise Refused("a block size out of range")
         return 1 << log2 if log2 else max(n, 1)
@@ -398,18 +403,45 @@ def bf16(word, n, body, sparse):
     return [float_of(body.number(2) << 16) for _ in range(n)]
 
 
+def blocks_of_bits(word, n, body, sparse):
+    """The number of elements of each block, and whether the bits of each begin with a byte."""
+    block = word.block(n, may_have_rows=not sparse)
+    if block is not BY_ROWS:
+        return [min(block, n - i) for i in range(0, n, block)], False
+    if n == 0:
+        return [], True
+    row, before = body.number(4), body.number(4)
+    if not 16 <= row <= 1 << 30 or before >= row:
+        raise Refused("rows out of range")
+    seen.add("rows from the beginning" if before == 0 else "rows from within")
+    counts, i = [], 0
+    while i < n:
+        place = (i + before) % row
+        counts.append(min(n - i, row - place, 65536 - place % 65536))
+        seen.update({"rows of several blocks"} if row > 65536 else ())
+        i += counts[-1]
+    return counts, True
+
+
+def bits_of_blocks(body, counts, by_rows):
+    """(number of its block, bit) of each element."""
+    number = [b for b, count in enumerate(counts) for _ in range(count)]
+    found = [bit for count in counts for bit in codes(body, count, 1)] if by_rows else codes(body, sum(counts), 1)
+    return zip(number, found)
+
+
 def sign(word, n, body, sparse):
-    block = word.block(n)
-    scales = [body.scale() for _ in range(blocks(n, block))]
-    return [-scales[i // block] if bit else scales[i // block] for i, bit in enumerate(codes(body, n, 1))]
+    counts, by_rows = blocks_of_bits(word, n, body, sparse)
+    scales = [body.scale() for _ in counts]
+    return [-scales[b] if bit else scales[b] for b, bit in bits_of_blocks(body, counts, by_rows)]
 
 
 def onebit(word, n, body, sparse):
-    block = word.block(n)
-    means = [(body.scale(), body.float()) for _ in range(blocks(n, block))]
+    counts, by_rows = blocks_of_bits(word, n, body, sparse)
+    means = [(body.scale(), body.float()) for _ in counts]
     if not all(math.isfinite(mean) for pair in means for mean in pair):
         raise Refused("a mean is not finite")
-    return [means[i // block][bit] for i, bit in enumerate(codes(body, n, 1))]
+    return [means[b][bit] for b, bit in bits_of_blocks(body, counts, by_rows)]
 
 
 def vote(word, n, body, sparse):

@@ -102,7 +102,8 @@ static size_t make_payload(const char *text, size_t n, uint64_t seed, uint8_t *t
     memset(&in, 0, sizeof in);
     in.scale = 1;
     in.grad = g;
-    in.rows = n;
+    in.cols = strstr(text, "block=row") && n % 20 == 0 ? 20 : 1; /* a matrix, or one row */
+    in.rows = n / in.cols;
     in.key = gcomp_key_make(seed, 0, 0, 0);
     if (gcomp_codec_parse(&codec, text, NULL, 0) || gcomp_encode(&codec, &in, &exec, to, capacity, &length))
         fail("encode failed");
@@ -166,7 +167,10 @@ static void make_corrupt(const char *dir)
         {"unknown_int", "int", 5, 16}, {"corrupt_lloyd_scale", "lloyd", 35, 0x80}, {"reserved_lloyd_word", "lloyd", 24, 1},
         {"corrupt_ecsq_head", "ecsq", 40, 2}, {"corrupt_ecsq_no_table", "ecsq", 57, 0}, {"corrupt_ecsq_sizes", "ecsq", 57, 129},
         {"corrupt_ecsq_states", "ecsq", 44, 0xff}, {"corrupt_ecsq_step", "ecsq", 35, 0xbf}, {"corrupt_ecsq_end", "ecsq", 61, 0xff},
-        {"reserved_ecsq_word", "ecsq", 24, 1}};
+        {"reserved_ecsq_word", "ecsq", 24, 1}, {"corrupt_row_length", "onebit:block=row", 32, 15},
+        {"corrupt_row_before", "onebit:block=row", 36, 20}, {"truncated_rows_before", "onebit:block=row", 36, 1},
+        {"trailing_longer_rows", "sign:block=row", 32, 50}, {"reserved_row_padding", "onebit:block=row", 32 + 8 + 5 * 8 + 2, 0x10},
+        {"corrupt_values_by_rows", "topk:density=0.05+sign", 24, 1}};
     static uint8_t p[GCOMP_BOUND(LARGEST)];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         size_t length = make_payload(bad[i].text, 100, i, p, sizeof p);

@@ -200,6 +200,7 @@ static void test_macros_bound_the_payloads_of_single_codecs(void)
 /* Parameters at their limits. test_sizes_of_any_n_are_told looks that each method is here. */
 static const char *const limits[] = {
     "none", "fp16", "fp16:rounding=stochastic", "bf16", "sign:block=16", "sign:block=tensor,scale=rms", "onebit:block=16",
+    "sign:block=row", "onebit:block=row",
     "onebit:block=tensor", "twobit:threshold=1e-22", "twobit:threshold=auto,rate=1", "threshold1", "vote", "int:bits=2,block=16",
     "int:bits=8,block=16,range=affine", "int:bits=4,block=tensor,code=elias", "int:bits=4,block=16,code=auto", "ecsq:bits=0.5", "ecsq:bits=6",
     "qsgd:levels=1,bucket=16", "qsgd:levels=32767,bucket=16", "qsgd:levels=32767,norm=l2,bucket=tensor",

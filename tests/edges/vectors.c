@@ -36,8 +36,8 @@ static void make_input(size_t n, float size, double share, uint64_t seed)
     }
 }
 
-/* The payload of the input by a codec. Returns its bytes. */
-static size_t encoded(const char *text, size_t n, uint64_t seed)
+/* The payload of the input by a codec, as a matrix of so many columns. Returns its bytes. */
+static size_t encoded_matrix(const char *text, size_t n, size_t columns, uint64_t seed)
 {
     gcomp_exec exec = {GCOMP_ISA_AUTO, scratch, sizeof scratch, {NULL, NULL}};
     gcomp_codec codec;
@@ -46,11 +46,14 @@ static size_t encoded(const char *text, size_t n, uint64_t seed)
     memset(&in, 0, sizeof in);
     in.scale = 1;
     in.grad = input;
-    in.rows = n;
+    in.rows = n / columns;
+    in.cols = columns;
     in.key = gcomp_key_make(7, seed, 1, 0);
     if (gcomp_codec_parse(&codec, text, NULL, 0) || gcomp_encode(&codec, &in, &exec, payload, sizeof payload, &length)) fail(text);
     return length;
 }
+
+static size_t encoded(const char *text, size_t n, uint64_t seed) { return encoded_matrix(text, n, 1, seed); }
 
 /* A body by hand: its bytes, one call after the other, and then the header in front of it. */
 static size_t body_bytes;
@@ -152,6 +155,46 @@ static void write_shapes(void)
     length = encoded("eden:bits=4,block=64", 150, 1);
     for (size_t piece = 0; piece < 4; piece++) put_word(payload + 32 + 8 + 4 * piece, bits_of(2e37f) | 1, 4);
     write_vector("eden_large", length, 150);
+}
+
+/* The body of n elements by rows of `row`, of which `before` lie before the first element, by hand: scales that rise from block to block,
+   then bits of all kinds. Returns the bytes of the payload. */
+static size_t by_rows(unsigned method, size_t n, size_t row, size_t before)
+{
+    size_t counts[64], blocks = 0;
+    for (size_t i = 0; i < n; i += counts[blocks++]) {
+        const size_t place = (i + before) % row, left = row - place, chunk = 65536 - place % 65536;
+        counts[blocks] = n - i < left ? n - i : left;
+        if (counts[blocks] > chunk) counts[blocks] = chunk;
+    }
+    add(row, 4), add(before, 4);
+    for (size_t b = 0; b < blocks; b++) {
+        add(bits_of(0.25f * (float)(b + 1)), 4);
+        if (method == 7) add(bits_of(-0.5f * (float)(b + 1)), 4);
+    }
+    for (size_t b = 0; b < blocks; b++)
+        for (size_t i = 0; i < counts[b]; i += 8)
+            add(mix(b * 100000 + i) & (counts[b] - i < 8 ? (1u << (counts[b] - i)) - 1 : 255), 1);
+    return headed(method, 0, n, 1);
+}
+
+/* Matrices with a scale for each row; parts of some, which begin within a row. */
+static void write_rows(void)
+{
+    static const size_t columns[] = {7, 15, 16, 50, 75};
+    static const char *const texts[] = {"sign:block=row", "onebit:block=row"};
+    for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+        for (int t = 0; t < 2; t++) {
+            char name[40];
+            const size_t n = 150 / columns[c] * columns[c];
+            make_input(n, 1, 0.9, c);
+            snprintf(name, sizeof name, "rows_of_%d_%s", (int)columns[c], t ? "onebit" : "sign");
+            write_vector(name, encoded_matrix(texts[t], n, columns[c], c), n);
+        }
+    write_vector("rows_from_within_sign", by_rows(4, 150, 33, 17), 150);
+    write_vector("rows_from_within_onebit", by_rows(7, 150, 50, 49), 150);
+    write_vector("rows_within_one", by_rows(7, 21, 1u << 30, 123456789), 21);
+    write_vector("rows_end_of_block", by_rows(4, 150, 70000, 65536 - 3), 150);
 }
 
 /* All codes of the block methods, also those that no encoder writes, such as -128 and -0. What decoders refuse is left out. */
@@ -352,6 +395,27 @@ static void record_long(void) /* more than one block of 4096, segment, offset of
         make_input(n, 1, t < 3 || t == 5 ? 0.01 : 1, t);
         put_record(encoded(texts[t], n, t), n);
     }
+    make_input(140000, 1, 1, 1); /* rows of two blocks, from their beginning and from within */
+    put_record(encoded_matrix("sign:block=row", 140000, 70000, 1), 140000);
+    put_record(by_rows(7, 139999, 70001, 66000), 139999);
+}
+
+/* Rows of all lengths, from within: the words, the last bits, and what is beside them. */
+static void record_rows(void)
+{
+    static const size_t rows[] = {0, 1, 15, 16, 17, 31, 100, 1u << 30, (1u << 30) + 1, 0xffffffffu};
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+        for (size_t before = 0; before <= 34; before++) {
+            const size_t row = rows[r] < 16 || rows[r] > 1u << 30 ? 40 : rows[r];
+            size_t length = by_rows(before % 2 ? 4 : 7, 90, row, before % row);
+            put_word(payload + 32, rows[r], 4);
+            put_word(payload + 36, before, 4);
+            put_record(length, 90);
+            payload[length - 1] |= 0x80;
+            put_record(length, 90);
+            put_word(payload + 16, length - 32 - 1, 8);
+            put_record(length - 1, 90);
+        }
 }
 
 /* Floats at the ends of what is allowed, and beside them: thresholds, and the scales of eden's pieces, whose codes are these. */
@@ -458,6 +522,7 @@ int main(int argc, char **argv)
         write_codecs();
         write_shapes();
         write_codes();
+        write_rows();
         write_indices();
         write_dct();
         write_places();
@@ -466,6 +531,7 @@ int main(int argc, char **argv)
     if (argc > 2 && !strcmp(argv[1], "--records")) {
         for (int a = 3; a < argc; a++) record_file(argv[a]);
         record_long();
+        record_rows();
         record_ends();
         record_wrong_by_one();
         record_steered();

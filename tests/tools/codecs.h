@@ -251,7 +251,10 @@ static const struct listed_codec {
     {0xa7488cc603c2bdf2u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
     {0x178374777341ffa6u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
     {0x3e62652e27355d5bu, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
-    {0xa457168cded8b878u, INTEGERS,      0, 0, 0, "ecsq:bits=6"}
+    {0xa457168cded8b878u, INTEGERS,      0, 0, 0, "ecsq:bits=6"},
+    {0x61509d7d2117ebfau, SIGNS_ONLY,    1, 0, 1, "onebit:block=row"},
+    {0x3d8054381ecfdc9cu, SIGNS_ONLY,    0, 0, 1, "sign:block=row"},
+    {0x20f8d2b5d0d37304u, SIGNS_ONLY,    0, 0, 0, "sign:block=row,scale=rms"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 

@@ -65,7 +65,9 @@ static inline void group_fill(group *g, uint64_t step)
             }
 }
 
-static inline void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
+/* Tensors of n elements: matrices of `cols` columns, or vectors where they are 1 or do not divide n. */
+static inline void group_open_matrices(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n,
+                                       size_t count, size_t cols)
 {
     static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f", "g"};
     memset(g, 0, sizeof *g);
@@ -81,7 +83,8 @@ static inline void group_open(group *g, size_t world, const gcomp_desc *base, co
             gcomp_tensor tensor;
             memset(&tensor, 0, sizeof tensor);
             tensor.name = names[t];
-            tensor.rows = n[t];
+            tensor.cols = n[t] % cols ? 1 : cols;
+            tensor.rows = n[t] / tensor.cols;
             tensor.codec = codecs[t];
             g->half[t] = t == 6;
             if (g->half[t]) tensor.dtype = GCOMP_BF16;
@@ -90,6 +93,11 @@ static inline void group_open(group *g, size_t world, const gcomp_desc *base, co
             CHECK(gcomp_add_tensor(g->gc[w], &tensor) == GCOMP_OK);
         }
     }
+}
+
+static inline void group_open(group *g, size_t world, const gcomp_desc *base, const char *const *codecs, const size_t *n, size_t count)
+{
+    group_open_matrices(g, world, base, codecs, n, count, 1);
 }
 
 static inline void group_close(group *g)
