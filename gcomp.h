@@ -788,7 +788,7 @@
        convolution, 32 x 144                .47          .34            1.26
      Where rows have 2^k elements, block=2^k is nearly the same. Else it mixes rows: of the first
      matrix cut to 50 columns, block=row loses .23 at 1.76 bits, block=32 .29 at 2, block=64 .34 at
-     1.5. With as many bits int and terngrad gain little or nothing from rows, and sign from columns.
+     1.5. With as many bits int and terngrad gain little or nothing from rows, sign from columns.
      rows and cols of the tensor, or of gcomp_input, say what a row is; a vector is one row. Rows of
      fewer than 16 elements share a scale until they have as many together, rows of more than 65536
      have one for each 65536. A range of two shots begins anywhere in a row: what it has of a row
@@ -1313,6 +1313,7 @@
                           scalar set more. The bits stay
    GCOMP_WITHOUT_POWERSGD, GCOMP_WITHOUT_INT, ...
                           all methods but these; the method none cannot be left out
+   GCOMP_WITHOUT_ROWS     no block=row, neither in codecs nor in payloads: less than 3 KB
    GCOMP_ALLOW_MINGW_AVX  AVX with gcc of MinGW, which misaligns spills; off by default
    ---------------------------------------------------------------------------------------------- */
 
@@ -5002,7 +5003,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
 #define GCOMP__HAS_STATES GCOMP__ANY_OF(GCOMP__OF_STATES)
-#define GCOMP__HAS_ROWS GCOMP__ANY_OF(GCOMP__OF_ROWS)
+#define GCOMP__HAS_ROWS (GCOMP__ANY_OF(GCOMP__OF_ROWS) && !GCOMP__GIVEN(GCOMP_WITHOUT_ROWS))
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
 #define GCOMP__HAS_FLOAT_WORDS GCOMP__ANY_OF(GCOMP__OF_FLOAT_WORDS)
@@ -11773,7 +11774,8 @@ static const gcomp__method *gcomp__method_of(unsigned wire);
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
     if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
-    if (p->kind == GCOMP__BLOCK && v == GCOMP__BY_ROW) return p->choices != NULL;
+    if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && v == GCOMP__BY_ROW)
+        return p->choices != NULL;
     if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
     if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
     if (v != (double)(int64_t)v) return 0; /* the cast is defined: no bound is above 2^63 */
@@ -11859,7 +11861,8 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
     if (m->rules.refuse) why = (m->rules.refuse)(param, values);
     if (why || !values) return why;
     gcomp__form_of(m, param, 0, &form);
-    if (form.row) return "a sparse method's values have no rows: they take no block=row";
+    if (GCOMP__HAS_ROWS && form.row)
+        return "a sparse method's values have no rows: they take no block=row";
     return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
@@ -21771,7 +21774,7 @@ static gcomp_result gcomp__bad_value(gcomp__text *why, const char *of, const gco
         }
         return GCOMP_BAD_CODEC;
     }
-    if (p->kind == GCOMP__BLOCK && p->choices) gcomp__say(why, "'row', ");
+    if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && p->choices) gcomp__say(why, "'row', ");
     gcomp__say(why, p->kind == GCOMP__REAL    ? "a number from "
                     : p->kind == GCOMP__WHOLE ? "a whole number from "
                     : p->kind == GCOMP__AUTO && p->bits ? "'auto' or a number from "
@@ -21825,7 +21828,7 @@ static int gcomp__read_value(const gcomp__param *p, const char *s, size_t length
     const int has_word = p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO;
     *v = 0;
     if (has_word && gcomp__same(p->kind == GCOMP__BLOCK ? "tensor" : "auto", s, length)) return 1;
-    if (p->kind == GCOMP__BLOCK && p->choices && gcomp__same("row", s, length))
+    if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && p->choices && gcomp__same("row", s, length))
         return *v = GCOMP__BY_ROW, 1;
     if (p->kind == GCOMP__CHOICE) {
         const int choice = gcomp__choice_of(p, s, length);
@@ -21989,7 +21992,8 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
             const char *name = gcomp__choice(p, (int)param[i], &length);
             gcomp__say_some(t, name, length);
         } else if (p->kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
-        else if (p->kind == GCOMP__BLOCK && param[i] == GCOMP__BY_ROW) gcomp__say(t, "row");
+        else if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && param[i] == GCOMP__BY_ROW)
+            gcomp__say(t, "row");
         else if (p->kind == GCOMP__AUTO && param[i] == 0) gcomp__say(t, "auto");
         else gcomp__say_decimal(t, param[i]);
     }
@@ -23696,7 +23700,7 @@ static size_t gcomp__bound_in(const gcomp__method *m, const gcomp_codec *codec,
                               const gcomp__slot *slot)
 {
     const size_t row = gcomp__length_of_row(m, codec, slot);
-    if (row) return gcomp__rows_bound(m, codec, row, slot->n, 0);
+    if (GCOMP__HAS_ROWS && row) return gcomp__rows_bound(m, codec, row, slot->n, 0);
     if (!m->payload->exact) return gcomp__bound_of(m, codec, slot->n);
     const size_t bytes = gcomp__plus(
         (m->payload->exact)(codec, slot->rows * slot->stack, slot->cols), GCOMP__HEADER);
@@ -23942,7 +23946,7 @@ static size_t gcomp__over_portions(const gcomp__slot *slot,
 {
     const size_t first = slot->at.owner, last = slot->at.last_owner;
     size_t sum = 0;
-    if (slot->use.row) {
+    if (GCOMP__HAS_ROWS && slot->use.row) {
         for (size_t w = first; w <= last; w++) {
             const gcomp__portion part = gcomp__portion_of(slot, w);
             gcomp__grow(&sum, gcomp__rows_bound(slot->use.method, &slot->use.codec, slot->use.row,
@@ -23960,7 +23964,7 @@ static size_t gcomp__over_portions(const gcomp__slot *slot,
 /* Bytes of a payload of n elements of the tensor, at most. */
 static size_t gcomp__portion_bound(const gcomp__slot *slot, size_t n)
 {
-    if (slot->use.row)
+    if (GCOMP__HAS_ROWS && slot->use.row)
         return gcomp__rows_bound(slot->use.method, &slot->use.codec, slot->use.row, n, SIZE_MAX);
     return gcomp__bound_of(slot->use.method, &slot->use.codec, n);
 }
