@@ -459,6 +459,7 @@
           bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused. lloyd:
           2 bits for values of sparse methods. fp8, mx and nvfp4 round at random too.
           ecsq: a number of bits, and the least error for it.
+          block=row: sign and onebit with a scale for each row of a matrix. GCOMP_WITHOUT_ROWS.
           topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
           does not grow with the workers.
           Saves of 0.3 are not read. Saves name their tensors: gcomp_load may take what fits.
