@@ -109,7 +109,7 @@ static void test_ranges_cut_rows_anywhere(void)
         }
 }
 
-/* Matrices with rows of one length are a bundle; a vector between them is none of it. */
+/* Of matrices with rows of one length; and with a vector between them. */
 static void test_ranges_of_bundles_cut_rows_anywhere(void)
 {
     static const size_t n[3] = {50 * 33, 50 * 9, 50 * 41}, mixed[3] = {50 * 33, 1111, 50 * 41};
@@ -117,6 +117,21 @@ static void test_ranges_of_bundles_cut_rows_anywhere(void)
         check_two_shot(c, 3, 50, n, 3);
         check_two_shot(c, 5, 50, n, 3);
         check_two_shot(c, 4, 50, mixed, 3);
+    }
+}
+
+/* Ranges are cut from all tensors of a bundle: worker 0 has nothing of its last tensor, but something of a tensor alone. */
+static void test_rows_of_one_length_are_a_bundle(void)
+{
+    static const size_t n[2][3] = {{50 * 33, 50 * 30, 50 * 41}, {50 * 33, 1111, 50 * 41}};
+    const char *const same[3] = {codecs[0], codecs[0], codecs[0]};
+    for (int mixed = 0; mixed < 2; mixed++) {
+        const gcomp_desc desc = desc_of(GCOMP_AGGREGATE_TWO_SHOT);
+        size_t begin, end;
+        group g;
+        group_open_matrices(&g, 3, &desc, same, n[mixed], 3, 50);
+        CHECK(gcomp_shard(g.gc[0], 2, 0, &begin, &end) == GCOMP_OK && (begin < end) == mixed);
+        group_close(&g);
     }
 }
 
@@ -279,6 +294,7 @@ int main(void)
 {
     RUN(test_ranges_cut_rows_anywhere);
     RUN(test_ranges_of_bundles_cut_rows_anywhere);
+    RUN(test_rows_of_one_length_are_a_bundle);
     RUN(test_it_says_what_is_sent);
     RUN(test_nothing_is_lost);
     RUN(test_workers_leave_and_join);
