@@ -962,8 +962,8 @@
    have it. Of sparse methods, of coded levels, of eden and with blocks by rows the length of each
    body but the last stands before it, in 4 bytes. But in a gather of topk without global=1, dryden
    and wangni whose values are floats there is one body, as that of one tensor of n elements: all
-   tensors, one behind the other. A body of a sum of a sparse method is n floats if it has 4 n bytes.
-   Which tensors there are, and their elements, the receiver knows.
+   tensors, one behind the other. A body of a sum of a sparse method is n floats if it has 4 n
+   bytes. Which tensors there are, and their elements, the receiver knows.
    A decoder also refuses
      - a scale that is NaN, infinite, negative or -0; but the second float of onebit, and that of an
        affine int, may be negative, and so may the bf16 of int
@@ -23999,10 +23999,11 @@ static int gcomp__ends_bundle(const gcomp__slot *slot)
     return slot->entry_count > 1 || (m->payload->decode && !(m->flags & GCOMP__AS_FLOATS));
 }
 
-/* Have two codecs the same parameters? */
-static int gcomp__same_codec(const gcomp_codec *a, const gcomp_codec *b)
+/* Have two entries the same codec, and rows of one length if its blocks go by rows? */
+static int gcomp__same_codec(const gcomp__entry *one, const gcomp__entry *other)
 {
-    int same = a->method == b->method && a->value == b->value;
+    const gcomp_codec *a = &one->codec, *b = &other->codec;
+    int same = a->method == b->method && a->value == b->value && one->row == other->row;
     for (int i = 0; i < GCOMP_PARAMS; i++)
         same &= a->param[i] == b->param[i] && a->value_param[i] == b->value_param[i];
     return same;
@@ -24030,8 +24031,7 @@ static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_
         gcomp__places *at = &tensors[i].at;
         at->next = 0;
         if (gcomp__bundles(desc, tensors + i)) {
-            if (last == end || tensors[last].use.row != tensors[i].use.row ||
-                !gcomp__same_codec(&tensors[last].use.codec, &tensors[i].use.codec))
+            if (last == end || !gcomp__same_codec(&tensors[last].use, &tensors[i].use))
                 bundle.together = 0;
             else tensors[last].at.next = i;
             gcomp__join_bundle(tensors + i, &bundle);
@@ -24903,7 +24903,7 @@ typedef struct gcomp__asked {
     const gcomp_tensor *tensors;
     size_t count;
     int of_node; /* 1: the tensors of the object that sums within a machine */
-    gcomp_codec codec;       /* of the bundle */
+    gcomp__entry use;          /* of the bundle's tensors */
     gcomp__bundle so_far, all; /* its tensors before the next one; all. so_far 0: there is none */
 } gcomp__asked;
 
@@ -24962,8 +24962,8 @@ GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
     gcomp__slot slot;
     (void)gcomp__asked_slot(of, i, &slot, entries, &why);
     if (!gcomp__bundles(of->desc, &slot)) return !gcomp__ends_bundle(&slot);
-    if (of->all.together && !gcomp__same_codec(&of->codec, &slot.use.codec)) return 0;
-    of->codec = slot.use.codec;
+    if (of->all.together && !gcomp__same_codec(&of->use, &slot.use)) return 0;
+    of->use = slot.use;
     gcomp__join_bundle(&slot, &of->all);
     return 1;
 }
@@ -24975,7 +24975,7 @@ static void gcomp__asked_place(gcomp__asked *of, size_t i, size_t end, gcomp__sl
     gcomp__text why = gcomp__text_in(NULL, 0);
     (void)gcomp__asked_slot(of, i, slot, entries, &why);
     if (gcomp__bundles(of->desc, slot)) {
-        if (!of->so_far.together || !gcomp__same_codec(&of->codec, &slot->use.codec)) {
+        if (!of->so_far.together || !gcomp__same_codec(&of->use, &slot->use)) {
             of->so_far.together = of->all.together = 0;
             for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
         }
