@@ -3929,29 +3929,6 @@ enum {
     GCOMP__RANGE    /* low: the smallest p; high: the largest p */
 };
 
-struct gcomp__measured {
-    double sum, other; /* see above; else 0 */
-    size_t count;      /* elements measured */
-    size_t negative;   /* elements below 0 */
-    uint32_t max_bits; /* bits of the largest |p|; 0x7f800000 and above: some p is not finite */
-    float low, high;
-};
-
-/* The constants of a block. A decoder makes them from the block's scale, an encoder from what was
-   measured of the block: x = (p * lift - offset) * inverse is what a quantiser rounds. */
-struct gcomp__constants {
-    float a, b;     /* the scale as the payload has it: one float, or two */
-    float inverse;  /* about 1 / (a * lift): turns p * lift into levels */
-    float lift;     /* 1; 2^64 where 1 / a would overflow, 1/4 where p - offset would; 0: some
-                       p is not finite */
-    float offset;   /* 0 but for methods with a range, whose levels do not begin at 0 */
-    float levels, constant; /* those of the form */
-    uint64_t words;    /* two key words of random numbers, see >>random */
-    const void *draws; /* 16 random bits for each element of the tile at work, see gcomp__drawn */
-    size_t at;         /* number in the tensor of the tile's first element */
-    const int32_t *table; /* that of the form, for decoders */
-};
-
 enum { GCOMP__HEADER = 32 }; /* bytes of a payload before its body */
 
 /* How a call runs: what the codec layer's functions pass down to a method. */
@@ -4202,6 +4179,30 @@ struct gcomp__method {
    The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
    is compiled once for all methods, see >>encoding and >>decoding.
    ---------------------------------------------------------------------------------------------- */
+
+/* What was measured, see GCOMP__MOST and the others. */
+struct gcomp__measured {
+    double sum, other; /* see there; else 0 */
+    size_t count;      /* elements measured */
+    size_t negative;   /* elements below 0 */
+    uint32_t max_bits; /* bits of the largest |p|; 0x7f800000 and above: some p is not finite */
+    float low, high;
+};
+
+/* The constants of a block. A decoder makes them from the block's scale, an encoder from what was
+   measured of the block: x = (p * lift - offset) * inverse is what a quantiser rounds. */
+struct gcomp__constants {
+    float a, b;     /* the scale as the payload has it: one float, or two */
+    float inverse;  /* about 1 / (a * lift): turns p * lift into levels */
+    float lift;     /* 1; 2^64 where 1 / a would overflow, 1/4 where p - offset would; 0: some
+                       p is not finite */
+    float offset;   /* 0 but for methods with a range, whose levels do not begin at 0 */
+    float levels, constant; /* those of the form */
+    uint64_t words;    /* two key words of random numbers, see >>random */
+    const void *draws; /* 16 random bits for each element of the tile at work, see gcomp__drawn */
+    size_t at;         /* number in the tensor of the tile's first element */
+    const int32_t *table; /* that of the form, for decoders */
+};
 
 /* An instruction set with its tables of shared kernels. A build with one set needs no tables. */
 struct gcomp__set {
