@@ -3899,7 +3899,7 @@ typedef struct gcomp__form {
 /* Which codes are invalid, and how a checker finds them. */
 enum {
     GCOMP__ALL_CODES, /* none is invalid */
-    GCOMP__LOOK,      /* those that decode to NaN or an infinity: all are decoded and looked at */
+    GCOMP__BY_VALUE,  /* those that decode to NaN or an infinity: all are decoded, and checked */
     GCOMP__PAIRS,     /* codes of 2 bits: 01 is invalid */
     GCOMP__UP_TO,     /* codes of 1, 2 or 4 bytes: those above last_code, without the top bit */
     GCOMP__OWN_CHECK  /* the method's function bad_codes knows */
@@ -4262,8 +4262,8 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
-    int staged;        /* 1: kernels read p from a stage, since the gradient is not float or has a
-                          scale, or a factor: they read floats without a scale only */
+    int makes_p;       /* 1: p of a tile is made before it is read, since the gradient is not float
+                          or has a scale, or a factor: kernels read floats without a scale only */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
     float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
@@ -4284,7 +4284,7 @@ struct gcomp__tile {
     size_t end;                   /* the number of the element behind the chunk */
     uint8_t *room;                /* for the codes of a tile, up to 16 bits each */
     uint32_t *draws;              /* for the random numbers of a tile and 32 elements more */
-    float *stage;                 /* for a tile of p, see job->staged; else NULL */
+    float *made;                  /* room for p of a tile, if job->makes_p; else NULL */
     size_t count;                 /* elements: a multiple of 32, or of 16 if the scale comes last */
     const float *grad, *residual; /* p = grad + residual; scale first: of the tile ahead */
     uint8_t *codes;               /* of this tile */
@@ -7845,8 +7845,8 @@ GCOMP__INLINE void gv_hadamard_last(float *p, size_t stride)
               an element is scale * q. The scale is max |x| / 127, see >>scales
 
    Only objects keep small residuals, which are those that are not FLOATS. Block methods read them
-   in gcomp__stage and write them in the sink, a tile at a time; for other methods
-   they become floats while the tensor is at work (>>residuals). A small residual ends with zeros up
+   in gcomp__make_p and write them in the sink, a tile at a time; for other methods they
+   become floats while the tensor is at work (>>residuals). A small residual ends with zeros up
    to the next multiple of 16 elements, or of a block: so groups of 16 are always whole.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
@@ -8534,8 +8534,8 @@ GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 }
 
 /* p of elements i .. i + count - 1 of an input of any type and scale. */
-#define gcomp__stage GCOMP__F(stage)
-GCOMP__NOINLINE void gcomp__stage(float *p, const gcomp__source *input, size_t i, size_t count)
+#define gcomp__make_p GCOMP__F(make_p)
+GCOMP__NOINLINE void gcomp__make_p(float *p, const gcomp__source *input, size_t i, size_t count)
 {
     gcomp__source in = *input;
     size_t j;
@@ -8699,7 +8699,7 @@ static void gcomp__measure_range(const gcomp__source *in, size_t begin, size_t e
         for (size_t i = begin; i < end; i += GCOMP__TILE) {
             GCOMP__ON_A_LINE float tile[GCOMP__TILE];
             size_t count = gcomp__min(GCOMP__TILE, end - i);
-            gcomp__stage(tile, in, i, count); /* p with the residual: none is passed on */
+            gcomp__make_p(tile, in, i, count); /* p with the residual: none is passed on */
             gcomp__acc_any(&acc, tile, NULL, count, measure);
         }
     }
@@ -9113,21 +9113,21 @@ GCOMP__NOINLINE void gcomp__scale_small(gcomp__tile *t, size_t count, int range)
     t->offset[0] = 0;
 }
 
-/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if there is
-   a stage. */
+/* Points a tile to elements i .. i + count - 1 of the input; there are at most a tile's if p is
+   made. */
 #define gcomp__point_to GCOMP__F(point_to)
 static void gcomp__point_to(gcomp__tile *t, size_t i, size_t count)
 {
     const gcomp__source *in = &t->job->in;
-    if (t->stage) {
-        gcomp__stage(t->stage, in, i, count);
+    if (t->made) {
+        gcomp__make_p(t->made, in, i, count);
         if (GCOMP__HAS_CASTS && t->job->factor != 1.0f)
-            gcomp__lift(t->stage, count, t->job->factor);
-        t->grad = t->stage;
+            gcomp__lift(t->made, count, t->job->factor);
+        t->grad = t->made;
     } else {
         t->grad = (const float *)in->grad + i;
     }
-    t->stride = t->stage || !in->residual.floats ? 0 : 16;
+    t->stride = t->made || !in->residual.floats ? 0 : 16;
     t->residual = t->stride ? in->residual.floats + i : gcomp__no_residual;
 }
 
@@ -9225,8 +9225,8 @@ static void gcomp__quantise_range(gcomp__tile *t, size_t i, size_t end)
     const size_t code16 = job->form.code16;
     /* 1: codes go past the caches; only those of 2 bytes do, smaller ones are little beside p */
     const int streams = gb_streams && job->streamed && code16 == 32;
-    /* 1: goes tile by tile, since streams, the stage and draws have room for a tile only */
-    const int tiles = streams || t->stage || job->form.stochastic;
+    /* 1: goes tile by tile, since streams, p and draws have room for a tile only */
+    const int tiles = streams || t->made || job->form.stochastic;
     const size_t most = tiles ? (size_t)GCOMP__TILE : SIZE_MAX; /* elements of a call */
     for (size_t count; i < end; i += count) {
         count = gcomp__min(most, end - i);
@@ -9295,13 +9295,13 @@ GCOMP__NOINLINE void gcomp__encode_scale_last(gcomp__tile *t, size_t begin, gcom
 
 /* The same with room for p of a tile, which gcomp__point_to makes there, and for random numbers:
    only what needs one of them has both on its stack. */
-#define gcomp__encode_staged GCOMP__F(encode_staged)
-GCOMP__NOINLINE void gcomp__encode_staged(void (*encode)(gcomp__tile *, size_t, gcomp__measured *),
+#define gcomp__encode_roomy GCOMP__F(encode_roomy)
+GCOMP__NOINLINE void gcomp__encode_roomy(void (*encode)(gcomp__tile *, size_t, gcomp__measured *),
                                           gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
-    GCOMP__ON_A_LINE float stage[GCOMP__TILE];
+    GCOMP__ON_A_LINE float made[GCOMP__TILE];
     uint32_t draws[GCOMP__TILE / 2 + 16]; /* two elements a word */
-    if (t->job->staged) t->stage = stage;
+    if (t->job->makes_p) t->made = made;
     t->draws = draws;
     (encode)(t, begin, m);
 }
@@ -9321,13 +9321,13 @@ static void gcomp__encode(void *arg, size_t chunk)
     t.end = gcomp__min(job->n, begin + GCOMP_CHUNK);
     t.u = job->unit;
     t.room = room;
-    t.draws = NULL; /* see gcomp__encode_staged */
-    t.stage = NULL;
+    t.draws = NULL; /* see gcomp__encode_roomy */
+    t.made = NULL;
     void (*const encode)(gcomp__tile *, size_t, gcomp__measured *) =
         GCOMP__HAS_SCALE_FIRST && job->form.scale_first ? gcomp__encode_scale_first
                                                         : gcomp__encode_scale_last;
-    if (job->staged || (GCOMP__HAS_DRAWS && job->form.stochastic))
-        gcomp__encode_staged(encode, &t, begin, m);
+    if (job->makes_p || (GCOMP__HAS_DRAWS && job->form.stochastic))
+        gcomp__encode_roomy(encode, &t, begin, m);
     else (encode)(&t, begin, m);
     if (job->streamed) gb_stream_end(); /* before another thread is told that the chunk is done */
 }
@@ -9479,7 +9479,7 @@ GCOMP__NOINLINE void gcomp__update_stored(const gcomp__source *in, size_t i, siz
 {
     GCOMP__ON_A_LINE float p[GCOMP__TILE];
     memset(p + count / 16 * 16, 0, count % 16 ? 64 : 0); /* behind the last element */
-    gcomp__stage(p, in, i, count);
+    gcomp__make_p(p, in, i, count);
     for (size_t j = 0; j < count; j += 16) {
         const gv x = gv_load(p + j);
         gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
@@ -10859,8 +10859,8 @@ static int gcomp__read_elias(const gcomp__form *form, gcomp__coded *from, uint8_
 
 /* Checks packed codes as they stand: no |q| is above `levels`, and zeros stand behind the last
    code. */
-#define gcomp__look_at_codes GCOMP__F(look_at_codes)
-GCOMP__EACH_WIDTH gcomp_result gcomp__look_at_codes(const gcomp__form *form, const uint8_t *codes,
+#define gcomp__check_width GCOMP__F(check_width)
+GCOMP__EACH_WIDTH gcomp_result gcomp__check_width(const gcomp__form *form, const uint8_t *codes,
                                                     size_t count, unsigned bits)
 {
     const size_t levels = (size_t)form->levels;
@@ -10898,17 +10898,17 @@ GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
     return gcomp__read_groups(form, from, map, codes, form->code16 / 2, k);
 }
 
-/* gcomp__look_at_codes with the width as a constant. codes: with zeros behind up to whole
+/* gcomp__check_width with the width as a constant. codes: with zeros behind up to whole
    groups, which are read too. */
-#define gcomp__look_at_any GCOMP__F(look_at_any)
-GCOMP__NOINLINE gcomp_result gcomp__look_at_any(const gcomp__form *form, const uint8_t *codes,
+#define gcomp__check_packed GCOMP__F(check_packed)
+GCOMP__NOINLINE gcomp_result gcomp__check_packed(const gcomp__form *form, const uint8_t *codes,
                                                 size_t count)
 {
-    if (form->code16 == 4) return gcomp__look_at_codes(form, codes, count, 2);
-    if (form->code16 == 8) return gcomp__look_at_codes(form, codes, count, 4);
+    if (form->code16 == 4) return gcomp__check_width(form, codes, count, 2);
+    if (form->code16 == 8) return gcomp__check_width(form, codes, count, 4);
     if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
-        return gcomp__look_at_codes(form, codes, count, 8);
-    return gcomp__look_at_codes(form, codes, count, 16);
+        return gcomp__check_width(form, codes, count, 8);
+    return gcomp__check_width(form, codes, count, 16);
 }
 
 /* Reads the bits of a segment into packed codes. 256 bytes behind them can be read, too. They must
@@ -10966,7 +10966,7 @@ static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, c
         *at = p + 1 + packed;
         memset(codes + packed, 0, (count + 63) / 64 * 4 * form->code16 - packed);
         memcpy(codes, p + 1, packed);
-        return gcomp__look_at_any(form, codes, count);
+        return gcomp__check_packed(form, codes, count);
     }
     /* a form that the codec allows, and the length that follows it */
     if (!gcomp__may_code(form, from.head)) return GCOMP_CORRUPT;
@@ -12095,7 +12095,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.factor = call->factor != 0 ? call->factor : 1;
     job.unit.levels = job.form.levels;
     job.unit.constant = job.form.constant;
-    job.staged = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
+    job.makes_p = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
                  job.factor != 1.0f;
     /* coded levels are read again, and blocks by rows are short */
     job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code && !by_rows;
@@ -12184,15 +12184,16 @@ static int gcomp__all_finite(const gcomp__call *call, const gcomp__source *in, s
 
 /* *all <- the measures of a tensor in a step. A method whose workers share one scale makes its own
    proposal from these, before the round that finds the largest. */
-GCOMP__NOINLINE gcomp_result gcomp__look_at(gcomp__work *work, int measure, gcomp__measured *all)
+GCOMP__NOINLINE gcomp_result gcomp__measure_step(gcomp__work *work, int measure,
+                                                 gcomp__measured *all)
 {
-    gcomp__encode_job look; /* an encoder that only measures */
-    memset(&look, 0, sizeof look);
-    look.call = &work->call;
-    look.in = work->in;
-    look.n = work->n;
-    look.form.measure = measure;
-    gcomp__run_chunks(&look, gcomp__measure_chunk, all);
+    gcomp__encode_job job; /* an encoder that only measures */
+    memset(&job, 0, sizeof job);
+    job.call = &work->call;
+    job.in = work->in;
+    job.n = work->n;
+    job.form.measure = measure;
+    gcomp__run_chunks(&job, gcomp__measure_chunk, all);
     return all->max_bits >= 0x7f800000u ? GCOMP_NOT_FINITE : GCOMP_OK;
 }
 
@@ -12281,7 +12282,7 @@ static gcomp_result gcomp__check_bytes(const uint8_t *s, const uint8_t *end, uns
 }
 
 /* Are the decoded values finite? Asked only where codes or large scales leave it open. */
-GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size_t n)
+GCOMP__NOINLINE gcomp_result gcomp__check_values(const gcomp__view *view, size_t n)
 {
     GCOMP__ON_A_LINE float tile[GCOMP__TILE];
     size_t count;
@@ -12293,11 +12294,11 @@ GCOMP__NOINLINE gcomp_result gcomp__look_at_values(const gcomp__view *view, size
     return GCOMP_OK;
 }
 
-/* Checks the segments of a chunk, from *at to `end`, to the last bit. With `look` decoded values
+/* Checks the segments of a chunk, from *at to `end`, to the last bit. With `values` decoded values
    must be finite: a segment at a time becomes packed codes, of which `part` is a view. */
 GCOMP__NOINLINE gcomp_result gcomp__check_segments(const gcomp__view *view, size_t chunk,
                                                    gcomp__state_reader *states, const uint8_t **at,
-                                                   const uint8_t *end, int look)
+                                                   const uint8_t *end, int values)
 {
     const size_t segment = gcomp__segment_of(&view->form),
                  stop = gcomp__min(view->n, (chunk + 1) * GCOMP_CHUNK);
@@ -12313,14 +12314,14 @@ GCOMP__NOINLINE gcomp_result gcomp__check_segments(const gcomp__view *view, size
         else
             GCOMP__TRY((gcomp__coders(view->set)->read)(&view->form, count, at, end, codes));
         part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
-        if (look) GCOMP__TRY(gcomp__look_at_values(&part, count));
+        if (values) GCOMP__TRY(gcomp__check_values(&part, count));
     }
     return *at != end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
 }
 
 /* Checks coded levels: ends of chunks must not fall, and the segments of a chunk must end where
    the table says. */
-GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int look)
+GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int values)
 {
     const size_t chunks = gcomp__chunks(view->n);
     const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
@@ -12332,7 +12333,7 @@ GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int loo
                                              : (uint64_t)(view->body + view->bytes - data);
         if (stop < end || stop > (uint64_t)(view->body + view->bytes - data)) return GCOMP_CORRUPT;
         end = stop; /* the table is right so far: the chunk's segments are inside of the body */
-        GCOMP__TRY(gcomp__check_segments(view, c, &states, &at, data + (size_t)end, look));
+        GCOMP__TRY(gcomp__check_segments(view, c, &states, &at, data + (size_t)end, values));
     }
     return GCOMP_OK;
 }
@@ -12381,23 +12382,23 @@ GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t co
 /* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite and not
    negative. Floats are compared as words: of positive floats the larger has the larger word, and a
    sign makes it larger than all these. Values are decoded only for a method whose codes alone may
-   be too large (GCOMP__LOOK), or where a scale is: no code stands for a number of 2^16 or more, so
-   d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding and
-   codes. Checks of one word a code run in a kernel. */
+   be too large (GCOMP__BY_VALUE), or where a scale is: no code stands for a number of 2^16 or more,
+   so d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding
+   and codes. Checks of one word a code run in a kernel. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
     const size_t last = view->n % 16, each = form->scale_bytes;
     const size_t bytes = (size_t)(view->body + view->bytes - view->codes); /* of the codes */
     uint32_t most = 0; /* the largest word of the scales */
-    int look = form->check == GCOMP__LOOK; /* decode all to see that the values are finite */
+    int values = form->check == GCOMP__BY_VALUE; /* decode all to see that the values are finite */
     if (GCOMP__HAS_TWO_LEVELS && form->front == 4 && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
     if (GCOMP__HAS_BFLOATS && each == GCOMP__ONE_BFLOAT) { /* may be negative */
         for (const uint8_t *s = view->scales; s < view->codes; s += 2)
             most = gcomp__larger(most, (gcomp__get16(s) & 0x7fffu) << 16);
     } else if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
-        GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &look));
+        GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &values));
     } else {
         for (const uint8_t *s = view->scales; s < view->codes; s += each) {
             most = gcomp__larger(most, gcomp__get32(s));
@@ -12406,8 +12407,8 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
         }
     }
     if (most >= 0x7f800000u) return GCOMP_CORRUPT;
-    look |= most >= 0x77800000u; /* 2^112 */
-    if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, look);
+    values |= most >= 0x77800000u; /* 2^112 */
+    if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, values);
     for (size_t i = 0; i < view->n;) { /* the bits of the last byte that no code uses */
         gcomp__matrix_block b = {0, view->n, 0, 0};
         if (GCOMP__HAS_ROWS && form->row) b = gcomp__block_at(form, view->n, i);
@@ -12425,7 +12426,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     }
     if (GCOMP__HAS_OWN_CHECKS && last && form->whole_groups)
         GCOMP__TRY(gcomp__check_last_group(view, last));
-    return look ? gcomp__look_at_values(view, view->n) : GCOMP_OK;
+    return values ? gcomp__check_values(view, view->n) : GCOMP_OK;
 }
 
 /* A source whose p is x. */
@@ -14046,7 +14047,7 @@ typedef struct gcomp__ecsq_sample {
     uint32_t most; /* the largest bits of |p| */
 } gcomp__ecsq_sample;
 
-GCOMP__RARE void gcomp__ecsq_look(const gcomp__call *call, const gcomp__source *in, size_t n,
+GCOMP__RARE void gcomp__ecsq_count(const gcomp__call *call, const gcomp__source *in, size_t n,
                              gcomp__ecsq_sample *s)
 {
     const size_t lines = gcomp__min(gcomp__ceil_div(n, 16), GCOMP__ECSQ_LINES);
@@ -14099,7 +14100,7 @@ GCOMP__RARE void gcomp__ecsq_find(const gcomp__call *call, const gcomp__source *
                              double bits, float *first)
 {
     gcomp__ecsq_sample s;
-    gcomp__ecsq_look(call, in, n, &s);
+    gcomp__ecsq_count(call, in, n, &s);
     first[0] = first[1] = 0;
     if (!s.most) return;
     /* what is not the q's: the states, a table, d and c; and what the coder wastes */
@@ -14315,7 +14316,7 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     form->code = (unsigned)param[3];
     if (!powers) return;
     form->kernel = size == 1 ? 4 : 5;
-    if (size == 2) form->check = GCOMP__LOOK; /* codes of 8 bits reach 2^(128 - s) norm */
+    if (size == 2) form->check = GCOMP__BY_VALUE; /* codes of 8 bits reach 2^(128 - s) norm */
 }
 
 /* The quantiser multiplies by 2^(s + 15), which must be a float. */
@@ -14391,7 +14392,7 @@ static gcomp_result gcomp__terngrad_make(gcomp__work *work, int round)
     gcomp__constants u;
     (void)round;
     gcomp__form_of(gcomp__method_of(work->codec->method), work->codec->param, 0, &form);
-    GCOMP__TRY(gcomp__look_at(work, form.measure, &all));
+    GCOMP__TRY(gcomp__measure_step(work, form.measure, &all));
     (form.fit)(&form, &all, &u); /* u.a: s */
     (void)gcomp__share(work, u.a);
     return GCOMP_OK;
@@ -16152,7 +16153,7 @@ static size_t gcomp__sparse_sample(size_t n)
 }
 
 /* Puts the sample into s->value: lines of 16 elements from all over the tensor. */
-static void gcomp__sparse_look(const gcomp__call *call, const gcomp__selection *s, size_t sample)
+static void gcomp__fill_sample(const gcomp__call *call, const gcomp__selection *s, size_t sample)
 {
     const size_t lines = (gcomp__min(sample, s->n) + 15) / 16;
     for (size_t i = 0; i < lines; i++)
@@ -16186,7 +16187,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
     /* few elements: a sure guess only saves time, and a sample of a 16th of them does that */
     if (sure && !sample) sample = s->n / 256 * 16;
     if (!sample) return 1;
-    gcomp__sparse_look(call, s, sample);
+    gcomp__fill_sample(call, s, sample);
     return gcomp__sampled_key(s->value, sample, k, s->n, sure, s->bins);
 }
 
@@ -16222,7 +16223,7 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n
         p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
     } else {
         if (count % 16) memset(tile + count / 16 * 16, 0, 64); /* zeros behind */
-        gcomp__stage(tile, in, i, count);
+        gcomp__make_p(tile, in, i, count);
         p.g = tile;
         p.e = gcomp__no_residual;
     }
@@ -16230,8 +16231,8 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n
 }
 
 /* p of elements j .. j + 15. */
-#define gcomp__sum_at GCOMP__F(sum_at)
-GCOMP__INLINE gv gcomp__sum_at(gcomp__addends p, size_t j)
+#define gcomp__p_at GCOMP__F(p_at)
+GCOMP__INLINE gv gcomp__p_at(gcomp__addends p, size_t j)
 {
     return gv_add(gv_load(p.g + j), gv_load(p.e + j));
 }
@@ -16253,7 +16254,7 @@ static void gcomp__collect(gcomp__selection *s)
         uint32_t some = 0; /* a bit a group, the lowest one first: those with candidates */
         size_t all = 0, below = 0; /* elements that are not 0, or negative */
         for (size_t j = 0; j < groups; j++) {
-            const gv x = gcomp__sum_at(p, 16 * j);
+            const gv x = gcomp__p_at(p, 16 * j);
             mask[j] = gv_reaches(x, guess);
             if (GCOMP__HAS_SIGNS && s->apart) {
                 const uint32_t negative = gw_signs(gw_bits(x)), any = gv_reaches(x, 1);
@@ -16276,7 +16277,7 @@ static void gcomp__collect(gcomp__selection *s)
                 s->at = i;
                 return;
             }
-            gv_keep(s->value + s->count, s->index + s->count, gcomp__sum_at(p, 16 * j), (uint32_t)i,
+            gv_keep(s->value + s->count, s->index + s->count, gcomp__p_at(p, 16 * j), (uint32_t)i,
                     mask[j]);
             s->count += gcomp__popcount(mask[j]); /* gv_keep wrote 16, of which these stay */
         }
@@ -16812,36 +16813,36 @@ GCOMP__NOINLINE void gcomp__sparse_take(const gcomp__view *view, float *residual
    sums. It is made in a part of the scratch instead, which the caches hold, and is written past
    them:
 
-     scratch   | stage: 16384 floats |     all payloads are added here, up to `end`
+     scratch   | window: 16384 floats |    all payloads are added here, up to `end`
      y         | done | ............ | to come
                       begin          end */
 enum {
-    GCOMP__SPARSE_STAGE = 16384,           /* floats of that part */
+    GCOMP__SPARSE_WINDOW = 16384,           /* floats of that part */
     GCOMP__SPARSE_LARGE = 2 * GCOMP__STREAM_FROM   /* floats from which a mean is too large */
 };
-/* y <- mean of all payloads, part by part. The stage stands for y from element `begin` on. The
+/* y <- mean of all payloads, part by part. The window stands for y from element `begin` on. The
    first part is cut so that from the second on parts begin with a whole line of 64 bytes, which
    can be written without being read. */
 GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
 {
-    float *const stage = (float *)(void *)call->scratch, *const y = sink->y.floats;
+    float *const window = (float *)(void *)call->scratch, *const y = sink->y.floats;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     size_t end;
     for (size_t w = 0; w < sink->count; w++)
-        gcomp__cursor_open(cursors + w, sink->views + w, stage, NULL, NULL, 1);
-    memset(stage, 0, 4 * GCOMP__SPARSE_STAGE);
+        gcomp__cursor_open(cursors + w, sink->views + w, window, NULL, NULL, 1);
+    memset(window, 0, 4 * GCOMP__SPARSE_WINDOW);
     for (size_t begin = 0; begin < sink->n; begin = end) {
         /* floats of the line that lie before y + begin: in the first part alone not 0 */
         const size_t over = (size_t)((uintptr_t)(y + begin) & 63) / 4;
-        end = gcomp__min(sink->n, begin + GCOMP__SPARSE_STAGE - over);
+        end = gcomp__min(sink->n, begin + GCOMP__SPARSE_WINDOW - over);
         for (size_t w = 0; w < sink->count; w++) {
             cursors[w].from = begin;
             gcomp__cursor_scatter(cursors + w, end, sink->weight);
         }
         if (over) {
-            memcpy(y + begin, stage, 4 * (end - begin));
-            memset(stage, 0, 4 * (end - begin));
-        } else (gcomp__sparse(call->set)->drain)(y + begin, stage, end - begin);
+            memcpy(y + begin, window, 4 * (end - begin));
+            memset(window, 0, 4 * (end - begin));
+        } else (gcomp__sparse(call->set)->drain)(y + begin, window, end - begin);
     }
 }
 
@@ -16900,7 +16901,7 @@ GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__
     /* a large mean, whose payloads can all be read at once */
     if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
         (uintptr_t)y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
-        call->scratch_bytes >= 4 * GCOMP__SPARSE_STAGE) {
+        call->scratch_bytes >= 4 * GCOMP__SPARSE_WINDOW) {
         gcomp__sparse_past(call, sink);
         return;
     }
@@ -17173,7 +17174,7 @@ static gcomp_result gcomp__dryden_select(const gcomp__call *call, const gcomp_co
            less than a sign's share. */
         size_t side[2] = {0, 0};
         s->count = gcomp__min(s->n, gcomp__max(4096, gcomp__sparse_sample(s->n)));
-        gcomp__sparse_look(call, s, s->count);
+        gcomp__fill_sample(call, s, s->count);
         for (size_t i = 0; i < s->count; i++)
             side[gcomp__bits(s->value[i]) >> 31] += s->value[i] != 0;
         for (int i = 0; i < 2; i++) k[i] = gcomp__sparse_k(density, side[i]) * 3 / 2 + 12;
@@ -17218,7 +17219,7 @@ typedef struct gcomp__wangni {
 typedef struct gcomp__wangni_kernels {
     /* finds what this quantum or a larger one may send, until the end or until the buffer is
        full */
-    void (*look)(gcomp__wangni *job);
+    void (*find)(gcomp__wangni *job);
 } gcomp__wangni_kernels;
 #endif
 
@@ -17241,8 +17242,8 @@ GCOMP__INLINE uint32_t gcomp__wangni_drawn(const gcomp__wangni *job, gv p, gw dr
 /* Kernel wangni: finds candidates as the kernel collect does: those that may be sent. Of all
    elements passed it adds |p| where the key is below the guess to job->rest, and counts the
    others in job->above. Stops at the end, or before a tile that might not fit into the buffer. */
-#define gcomp__wangni_look GCOMP__F(wangni_look)
-static void gcomp__wangni_look(gcomp__wangni *job)
+#define gcomp__wangni_find GCOMP__F(wangni_find)
+static void gcomp__wangni_find(gcomp__wangni *job)
 {
     gcomp__selection *s = job->s;
     uint32_t sent[GCOMP__TILE / 16];
@@ -17255,7 +17256,7 @@ static void gcomp__wangni_look(gcomp__wangni *job)
         gs sum = gs_none();
         gcomp__draw_many(job->draws, job->words, s->at, 16 * groups);
         for (size_t j = 0; j < groups; j++) {
-            gv p = gcomp__sum_at(from, 16 * j);
+            gv p = gcomp__p_at(from, 16 * j);
             /* p_i = 1: these are candidates whatever the draw is */
             const uint32_t large = gv_reaches(p, s->guess);
             sent[j] = gcomp__wangni_drawn(job, p, gw_load_halves(job->draws + 8 * j)) | large;
@@ -17272,7 +17273,7 @@ static void gcomp__wangni_look(gcomp__wangni *job)
         /* now the candidates, as the tile is still in the cache */
         for (; some; some &= some - 1) {
             const size_t j = gcomp__first_one(some);
-            const gv p = gcomp__sum_at(from, 16 * j);
+            const gv p = gcomp__p_at(from, 16 * j);
             sent[j] &= gv_reaches(p, 1); /* a draw of 0 takes zeros too */
             gv_keep(s->value + s->count, s->index + s->count, p, (uint32_t)(s->at + 16 * j),
                     sent[j]);
@@ -17280,7 +17281,7 @@ static void gcomp__wangni_look(gcomp__wangni *job)
         }
     }
 }
-static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {gcomp__wangni_look};
+static const gcomp__wangni_kernels GCOMP__F(wangni_kernels) = {gcomp__wangni_find};
 #endif
 
 #if GCOMP__ONCE(WANGNI)
@@ -17402,7 +17403,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
     memset(&job, 0, sizeof job);
     job.s = s;
     job.words = gcomp__stream(s->in.key.own, GCOMP__PURPOSE_SELECT);
-    gcomp__sparse_look(call, s, sample);
+    gcomp__fill_sample(call, s, sample);
     if ((gcomp__common(call->set)->max_bits)(s->value, sample) >= 0x7f800000u)
         return GCOMP_NOT_FINITE;
     s->count = sample;
@@ -17416,7 +17417,7 @@ static gcomp_result gcomp__wangni_select(const gcomp__call *call, const gcomp_co
         job.rest = 0;
         job.above = s->count = s->at = 0;
         for (;;) {
-            (((const gcomp__wangni_kernels *)call->kernels)->look)(&job);
+            (((const gcomp__wangni_kernels *)call->kernels)->find)(&job);
             if ((gcomp__common(call->set)->max_bits)(s->value, s->count) >= 0x7f800000u)
                 return GCOMP_NOT_FINITE;
             /* else the buffer is full */
@@ -17477,7 +17478,7 @@ typedef struct gcomp__adacomp_kernels { void (*bins)(gcomp__adacomp *job); } gco
 #define gcomp__adacomp_load GCOMP__F(adacomp_load)
 GCOMP__INLINE gv gcomp__adacomp_load(gcomp__addends from, size_t j, size_t count)
 {
-    const gv p = gcomp__sum_at(from, j);
+    const gv p = gcomp__p_at(from, j);
     return j + 16 <= count ? p : gv_pick((1u << (count - j)) - 1, p, gv_splat(0));
 }
 
@@ -17596,7 +17597,7 @@ static int gcomp__blocktopk_squares(const gcomp__source *in, size_t n, size_t bl
             count = gcomp__min(GCOMP__TILE, end - i);
             const gcomp__addends from = gcomp__addends_of(in, n, i, count, tile);
             for (size_t j = 0; j < count; j += 16) {
-                const gv p = gcomp__sum_at(from, j);
+                const gv p = gcomp__p_at(from, j);
                 sum = gs_dot(sum, p, p); /* in double: exact products, 16 sums */
             }
         }
@@ -17784,12 +17785,12 @@ static size_t gcomp__dgc_local(const gcomp_codec *codec, size_t rows, size_t col
 static gcomp_result gcomp__dgc_clip(gcomp__work *work)
 {
     double limit = work->codec->param[3];
-    gcomp__work look = *work;
+    gcomp__work bare = *work;
     gcomp__measured all;
     work->local[0] = work->in.scale;
     if (limit == 0) return GCOMP_OK;
-    look.in.residual.floats = NULL;
-    GCOMP__TRY(gcomp__look_at(&look, GCOMP__L2, &all));
+    bare.in.residual.floats = NULL;
+    GCOMP__TRY(gcomp__measure_step(&bare, GCOMP__L2, &all));
     double norm = gcomp__sqrt(all.sum); /* of scale * grad */
     limit *= gcomp__sqrt((double)work->world);
     /* a gradient that is shorter stays as it is */
@@ -17915,7 +17916,7 @@ typedef struct gcomp__dct_side {
 
 typedef struct gcomp__dct_kernels {
     /* to <- p of elements i .. i + count - 1 */
-    void (*stage)(float *to, const gcomp__source *in, size_t i, size_t count);
+    void (*make_p)(float *to, const gcomp__source *in, size_t i, size_t count);
     void (*sums)(float *x, float *t, size_t n, int odd, const struct gcomp__dct_side *side);
     void (*turn)(float *to, size_t pitch, const float *from, size_t stride, size_t rows,
                  size_t cols);
@@ -18053,7 +18054,7 @@ static size_t gcomp__dct_columns(float *to, const float *x, size_t count)
 }
 
 static const gcomp__dct_kernels GCOMP__F(dct_kernels) = {
-    gcomp__stage, gcomp__dct_sums, gcomp__transpose, gcomp__dct_spread, gcomp__dct_scale,
+    gcomp__make_p, gcomp__dct_sums, gcomp__transpose, gcomp__dct_spread, gcomp__dct_scale,
     gcomp__dct_columns, gcomp__update_residual, gcomp__add_scaled};
 #endif
 
@@ -18286,7 +18287,7 @@ static int gcomp__dct_forward(const gcomp__dct_job *job, float *x, float *half, 
     for (int large = 0; large < 2; large++) {
         memset(x, 0, s->stride > s->w ? 4 * all : 0);
         for (size_t r = 0; r < rows; r++)
-            (k->stage)(x + r * s->stride, &job->in,
+            (k->make_p)(x + r * s->stride, &job->in,
                        gcomp__dct_begin(s, chunk + r / s->h) + r % s->h * s->cols, s->w);
         if (large && (gcomp__common(job->call->set)->max_bits)(x, all) >= 0x7f800000u) return 0;
         if (large) (k->scale)(x, GCOMP__DCT_DOWN, all);
@@ -18840,7 +18841,7 @@ static void gcomp__random_take(void *arg, size_t chunk)
         /* the word of these 64 elements */
         uint64_t set = gcomp__get64(job->bits + at / 8);
         for (size_t j = 0; j < count; j += 16) {
-            const gv p = gcomp__sum_at(from, j);
+            const gv p = gcomp__p_at(from, j);
             /* one line of the gradient and one of the residual for each 16 elements */
             GCOMP__PREFETCH((const uint8_t *)in.grad + bytes * (next + j));
             if (in.residual.floats) GCOMP__PREFETCH(in.residual.floats + next + j);
@@ -19239,7 +19240,7 @@ static gcomp_result gcomp__leader_make(gcomp__work *work, int round)
     if (round == 0 && work->leads) return gcomp__leader_choose(work, words);
     if (round == 0) {
         memset(work->sums[0], 0, 4 * words);
-        return gcomp__look_at(work, GCOMP__MOST, &all);
+        return gcomp__measure_step(work, GCOMP__MOST, &all);
     }
     const gcomp_result result = gcomp__leader_read(work, words, local + 1, &count);
     memset(work->sums[1], result == GCOMP_OK ? 0 : 0xff, 4 * floats); /* 0xffffffff is a NaN */
@@ -19418,7 +19419,7 @@ GCOMP__NOINLINE void gcomp__sketch_put_groups(const gcomp__sketch_job *job,
                              gcomp__dtype_bytes(in.dtype) * (i + j + GCOMP__SKETCH_FAR));
         if (in.residual.floats)
             GCOMP__PREFETCH_NEAR(in.residual.floats + i + j + GCOMP__SKETCH_FAR);
-        gv p = gcomp__sum_at(from, j);
+        gv p = gcomp__p_at(from, j);
         *max_bits = gv_max_bits(*max_bits, p);
         p = gcomp__sketch_crossed(p, place->cross[group % 32]);
         for (size_t r = 0; rows != 5 && r < rows; r++) gcomp__sketch_put(job, place, group, r, p);
@@ -19718,7 +19719,7 @@ static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
 }
 
 /* Task: the `few` largest of a part, and perhaps some more. */
-static void gcomp__sketch_look(void *arg, size_t task)
+static void gcomp__sketch_part(void *arg, size_t task)
 {
     gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
     gcomp__selection *s = job->task + task;
@@ -19754,7 +19755,7 @@ static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, 
         s->capacity = room;
         s->bins = bins + GCOMP__SPARSE_BINS * i;
     }
-    gcomp__run(call, tasks, gcomp__sketch_look, job);
+    gcomp__run(call, tasks, gcomp__sketch_part, job);
     /* The values of all tasks are moved together, behind those of task 0, and so are the indices.
        Nothing is overwritten that is still needed: each buffer begins behind those before it. */
     for (size_t i = 1; i < tasks; i++) {
@@ -21374,7 +21375,7 @@ static gcomp_result gcomp__intsum_make(gcomp__work *work, int round)
 {
     if (round == 0) { /* one float a matrix of the stack: the largest |p| of all of it */
         gcomp__measured all;
-        GCOMP__TRY(gcomp__look_at(work, GCOMP__MOST, &all));
+        GCOMP__TRY(gcomp__measure_step(work, GCOMP__MOST, &all));
         work->local[0] = gcomp__share(work, gcomp__float(all.max_bits));
         return GCOMP_OK;
     }
@@ -28779,7 +28780,7 @@ static double gcomp__lost(const gcomp *gc, const gcomp__slot *slot, const gcomp_
 
 /* What desc.measure and the digest of means take of elements from `begin` on of a mean. One in
    halves is looked at as floats, tile by tile. */
-GCOMP__NOINLINE void gcomp__look_at_mean(gcomp *gc, gcomp__output mean, size_t begin, size_t n,
+GCOMP__NOINLINE void gcomp__note_mean(gcomp *gc, gcomp__output mean, size_t begin, size_t n,
                                          int check)
 {
     float tile[GCOMP__TILE];
@@ -28856,7 +28857,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     /* the mean as the caller has it, rounded to halves or not; workers hold different ranges of
        what is scattered: there is nothing to compare */
     if ((check && !scattered) || gc->desc.measure)
-        gcomp__look_at_mean(gc, gcomp__output_in(slot->now.grad, dtype), part.begin, part.n,
+        gcomp__note_mean(gc, gcomp__output_in(slot->now.grad, dtype), part.begin, part.n,
                             check && !scattered);
     const size_t bytes = gcomp__dtype_bytes(slot->dtype) * slot->n;
     gc->stats.bytes_in += bytes;
