@@ -11776,7 +11776,7 @@ static const gcomp__method *gcomp__method_of(unsigned wire);
 static int gcomp__in_range(const gcomp__param *p, double v)
 {
     if ((p->kind == GCOMP__BLOCK || p->kind == GCOMP__AUTO) && v == 0) return 1; /* tensor, auto */
-    if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && v == GCOMP__BY_ROW)
+    if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && v == (double)GCOMP__BY_ROW)
         return p->choices != NULL;
     if (!(v >= p->low && v <= p->high)) return 0; /* written so that NaN fails too */
     if (p->kind == GCOMP__REAL || (p->kind == GCOMP__AUTO && p->bits)) return 1;
@@ -21840,7 +21840,7 @@ static int gcomp__read_value(const gcomp__param *p, const char *s, size_t length
     }
     if (gcomp__read_number(s, v) != s + length || !gcomp__in_range(p, *v)) return 0;
     /* 0 and BY_ROW are written as words: one text for one meaning */
-    return !has_word || (*v != 0 && (p->kind != GCOMP__BLOCK || *v != GCOMP__BY_ROW));
+    return !has_word || (*v != 0 && (p->kind != GCOMP__BLOCK || *v != (double)GCOMP__BY_ROW));
 }
 
 /* Reads name=value[,name=value]... of a method or schedule called `name` into param[], whose other
@@ -21995,7 +21995,7 @@ GCOMP__NOINLINE void gcomp__say_method(gcomp__text *t, const gcomp__method *m, c
             const char *name = gcomp__choice(p, (int)param[i], &length);
             gcomp__say_some(t, name, length);
         } else if (p->kind == GCOMP__BLOCK && param[i] == 0) gcomp__say(t, "tensor");
-        else if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && param[i] == GCOMP__BY_ROW)
+        else if (GCOMP__HAS_ROWS && p->kind == GCOMP__BLOCK && param[i] == (double)GCOMP__BY_ROW)
             gcomp__say(t, "row");
         else if (p->kind == GCOMP__AUTO && param[i] == 0) gcomp__say(t, "auto");
         else gcomp__say_decimal(t, param[i]);
@@ -23683,7 +23683,7 @@ static size_t gcomp__length_of_row(const gcomp__method *m, const gcomp_codec *co
                             const gcomp__slot *slot)
 {
     const int by_rows = GCOMP__HAS_ROWS && m->param[0].kind == GCOMP__BLOCK &&
-                        codec->param[0] == GCOMP__BY_ROW;
+                        codec->param[0] == (double)GCOMP__BY_ROW;
     return by_rows ? gcomp__whole_rows(slot->rows * slot->stack, slot->cols) : 0;
 }
 

@@ -1032,9 +1032,9 @@ static inline gcomp_result gcomp_advise_choose(gcomp_advise_inquiry *q, gcomp_ad
      for the frames, and for each collective that some tensor uses:   its start
    h are bytes of headers. A tensor alone has 32 in a gather and 32 W in ranges, and one behind
    another of its bundle has 4 in a gather, or 0 where the bundle sends one list, and by ranges those
-   of the ranges that begin in it. While
-   a tensor is decided on, all others count as having the same codec; the results are of the codecs
-   that were chosen, as gcomp_describe tells of an object with them.
+   of the ranges that begin in it. While a tensor is decided on, all others count as having the same
+   codec; the results are of the codecs that were chosen, as gcomp_describe tells of an object with
+   them.
    The own shards are encoded; those of the other workers for one range, together one payload less
    1 / W, are decoded; then the mean is, which is m times as long as a payload: 1 in two shots, at
    most W for sparse payloads, whose elements may all differ, 0 where the mean stays scattered. The
