@@ -790,6 +790,9 @@
      Where rows have 2^k elements, block=2^k is nearly the same. Else it mixes rows: of the first
      matrix cut to 50 columns, block=row loses .23 at 1.76 bits, block=32 .29 at 2, block=64 .34 at
      1.5. With as many bits int and terngrad gain little or nothing from rows, sign from columns.
+     Training gains less: with two hidden layers of 300, 1,000 steps of SGD with a rate of .02 and
+     three seeds, onebit ends at a loss of .279 in place of .283, sign at .286 in place of .287, for
+     18 and 10 % more bytes. With a rate of .05 neither trains, with or without rows.
      rows and cols of the tensor, or of gcomp_input, say what a row is; a vector is one row. Rows of
      fewer than 16 elements share a scale until they have as many together, rows of more than 65536
      have one for each 65536. A range of two shots begins anywhere in a row: what it has of a row
