@@ -261,7 +261,7 @@ one_test() { # name: of a file in tests/, without what is behind the dot
 
 # ---------------- make test-all
 long="test_edges test_indices test_levels test_overlap test_random test_sockets_door" # which try more where TEST_LONG is set
-on_arm="test_digest test_powersgd test_kernels test_quantizers_errors test_rounds test_vote test_float_mode"
+on_arm="test_digest test_powersgd test_kernels test_rounds test_vote test_float_mode"
 
 tools() { # what is there: compilers, emulators, MPIs
     c=gcc
