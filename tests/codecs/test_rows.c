@@ -112,19 +112,26 @@ static size_t expected_payload(const char *name, size_t rows, size_t cols)
     return at;
 }
 
+/* g as a matrix, without a residual. */
+static gcomp_input matrix(size_t rows, size_t cols)
+{
+    gcomp_input in;
+    memset(&in, 0, sizeof in);
+    in.scale = 1;
+    in.grad = g;
+    in.rows = rows;
+    in.cols = cols;
+    return in;
+}
+
 static size_t encode_rows(const char *name, size_t rows, size_t cols)
 {
     const gcomp_codec codec = codec_of(name, "row");
     const size_t n = rows * (cols ? cols : 1), bound = gcomp_bound(&codec, n, NULL);
     const gcomp_exec exec = exec_now();
-    gcomp_input in;
+    gcomp_input in = matrix(rows, cols);
     size_t length = 0;
-    memset(&in, 0, sizeof in);
-    in.scale = 1;
-    in.grad = g;
     in.residual = e;
-    in.rows = rows;
-    in.cols = cols;
     CHECK(bound <= GCOMP_BOUND(n));
     CHECK(gcomp_encode(&codec, &in, &exec, payload, bound, &length) == GCOMP_OK);
     CHECK(length <= bound && gcomp_check(payload, length, n) == GCOMP_OK);
@@ -295,13 +302,8 @@ static void test_what_is_not_finite_is_refused(void)
     enum { ROWS = 300, COLS = 300, N = ROWS * COLS };
     static const size_t places[] = {0, 1, COLS, 65535, 65536, N / 2, N - 1};
     const gcomp_codec codec = codec_of("onebit", "row");
-    gcomp_input in;
+    gcomp_input in = matrix(ROWS, COLS);
     size_t length = 0;
-    memset(&in, 0, sizeof in);
-    in.scale = 1;
-    in.grad = g;
-    in.rows = ROWS;
-    in.cols = COLS;
     fill(N, COLS);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const float kept = g[places[i]];
