@@ -52,7 +52,6 @@
    >>rows        what a method is to the rest of the library: its row in the table of methods
    >>tiles       tasks, chunks and tiles: what encoders and decoders hand to each other
    >>scales      the constants of a block: scales, the distance of levels, the bytes of both
-   >>segments    entropy codes of levels: what all instruction sets share
    >>zones       which methods this build has, and which part of a chapter is compiled when
    >>crc         CRC-32C of payloads, where the processor has no instruction
    >>vectors     16 floats, on scalar, AVX2, AVX-512 and NEON; the header includes itself for each
@@ -63,9 +62,8 @@
    >>matrices    blocks by rows of a matrix: where each of them lies
    >>encoding    tiles of a gradient become codes and scales
    >>decoding    codes become the mean and the residual
-   >>states      entropy codes of levels by states: near the entropy, whatever the levels
-   >>streams     levels coded by states: chunks as bytes, and back
-   >>levels      entropy codes of levels: a second layer behind the drivers of block methods
+   >>states      entropy codes of levels: near the entropy, whatever the levels
+   >>streams     coded levels: chunks as bytes, and back; where decoded ones go
    >>indices     lists of indices as bytes, for sparse methods, and back
    >>codecs      a chapter for each method (">>method name:") and for what they share
    >>dispatch    the rows of all methods of this build, and which instruction set runs
@@ -165,7 +163,6 @@
      chunk           GCOMP_CHUNK (65536) elements: the unit of work for threads
      tile            512 elements: what a kernel holds in the innermost cache
      level           a whole number q by which a quantiser codes an element; its value is scale * q
-     segment         levels that are entropy-coded together, see CODED LEVELS
      piece           what eden rotates as one: a block, or a power of two of the elements left
      vector          a tensor with one column. In >>vectors: 16 floats, on which one operation works
      lane            one of these 16 floats
@@ -449,6 +446,9 @@
           worker's own weight is gcomp_step.samples.
           One worker alone sends nothing, and loses nothing; and with many workers nobody receives
           more than an uncompressed sum: GCOMP_AGGREGATE_AUTO.
+          One entropy code: qsgd and terngrad take code=entropy (0.3: elias, rice, auto). int has
+          none any more: ecsq loses less at as many bits. Payloads of 0.3 with code=, and those of
+          qsgd with spacing=powers, are no longer read.
           The scale 0 of a gcomp_input is 0 as well (0.3: 1). Codecs that draw refuse key.own = 0
           with GCOMP_MISSING_KEY.
           AUTO takes two shots before sums of halves, which lose what the transport rounds off.
@@ -634,8 +634,9 @@
      randomk:unbiased=1 keeps none. A payload is gathered, or cut by ranges. The codec layer can
      also encode with the method none. Methods of sums, and dgc, work in steps only.
      block: elements that share a scale, a power of two from 16 to 65536, or "tensor"; of sign and
-     onebit also "row", see SCALES OF ROWS. density: 1e-9 to 1. code: how levels are coded: packed,
-     elias, rice, auto (the shortest), see CODED LEVELS. 0 and 1: no and yes.
+     onebit also "row", see SCALES OF ROWS. density: 1e-9 to 1. code: packed, where all levels
+     take equally many bits; or entropy, where frequent ones take few, for at most 127 levels, see
+     CODED LEVELS. 0 and 1: no and yes.
      none        exact. Sends a sum of floats. No parameters
                  no paper
      fp16        residual. rounding=nearest (stochastic: right on average)
@@ -643,10 +644,11 @@
      bf16        residual. rounding=nearest (stochastic: right on average)
                  no paper
      int         residual. bits=8 (4, 3, 2), block=32 (with 4, 3 and 2 bits 64), rounding=nearest
-                 (stochastic), range=full (affine, with blocks of four times as many), code=packed
+                 (stochastic), range=full (affine, with blocks of four times as many)
                  integers at even distances, a scale of 2 bytes a block (affine: two floats). All
-                 levels of the bits are used, but rounding at random and coded levels keep to as
-                 many above 0 as below. 3 bits go with the other defaults only. 8 bits were first
+                 levels of the bits are used, but rounding at random keeps to as many above 0 as
+                 below. 3 bits go with the other defaults only. With an entropy code: ecsq, which
+                 loses less at as many bits. 8 bits were first
                  sent by Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016,
                  as another type, the dynamic tree
      ecsq        residual. bits=2 (0.5 to 6): what an element takes at most on average, all counted.
@@ -658,6 +660,7 @@
                  Numeral Systems, 2013; Giesen: Interleaved Entropy Coders, 2014
      qsgd        unbiased. levels=7 (1 to 32767), norm=max (l2), bucket=512 (as block), code=packed,
                  spacing=even (powers: levels that are powers of two, at most 100 of them)
+                 The paper has Elias codes; the code "entropy" takes fewer bits
                  Alistarh, Grubic, Li, Tomioka, Vojnovic: QSGD: Communication-Efficient SGD via
                  Gradient Quantization and Encoding, NeurIPS 2017; powers: as natural
      terngrad    unbiased, but for clipping. clip=2.5 (sigma; 0: none), block=tensor, code=packed,
@@ -949,7 +952,7 @@
                 method: those of its value method), from bit 0 on, then zeros.
                 B (5 bits): log2 of the block size, 4 to 16; or 0: the block is the tensor; or, of
                 sign and onebit, 1: BLOCKS BY ROWS.
-                C (2 bits): 0 packed, 1 elias, 2 rice, 3 auto
+                C (1 bit): 1 if levels are coded
      28     4   CRC-32C of the header without this field and of the body, if flag bit 1; else 0.
                 Polynomial 0x82F63B78 (reflected), begun and ended with exclusive or 0xFFFFFFFF.
                 gcomp_encode writes it where gcomp_input.checksum is 1; gcomp_compress and steps
@@ -1007,13 +1010,13 @@
                    then 16 bits, 1: negative. e = 255 is refused. The last 18 bytes are whole too:
                    zeros stand for elements behind the last one
      int      40   word: bits (2 bits: 0 is 8, 1 is 4, 2 is 2, 3 is 3), B, 1 if affine (1; 0 if 3
-                   bits), C (0 if affine or 3 bits); a bf16 d per block, if affine a float d with a
-                   float c behind it; then n codes q, two's complement: d * q, if affine d * q + c.
+                   bits); a bf16 d per block, if affine a float d with a float c behind it; then n
+                   codes q, two's complement: d * q, if affine d * q + c.
                    With 2 bits, not affine: c is d / 2 if the last bit of the bf16 is 1, else 0; d
                    is the bf16 without that bit; d * q + c.
                    (16 was int with a float d for each block. Decoders refuse it.)
      ecsq     42   word 0; for each 65536 elements two floats d and c, checked as onebit's; then n
-                   codes q, as LEVELS BY STATES: d * q - c * sgn(q); +0 for q = 0
+                   codes q of 8 bits, as CODED LEVELS: d * q - c * sgn(q); +0 for q = 0
      fp8      17   word: 0 is e4m3, 1 is e5m2 (1 bit), B; a float scale per block, then n bytes: the
                    scale times the number below
      mx       18   word: 0 is e2m1, 1 e4m3, 2 e5m2, 3 int8, 4 e2m3, 5 e3m2 (3 bits); a byte x for
@@ -1166,55 +1169,26 @@
    n - k different draws. The sum has them in increasing order: p times the float 1 / world, with
    unbiased=1 times the float n / (world * k).
 
-   CODED LEVELS, the codes of terngrad, qsgd and int where C is not 0 and n > 0. Packed codes are
-   those of the list above. The codes stand in segments. A segment covers as many elements as 2048
-   bytes of packed codes hold; the last segment covers the rest. No |q| is above the number of
-   levels: 1 of terngrad, s of qsgd, 127, 7 or 1 of int with 8, 4 or 2 bits. In front of the
-   segments stand offsets, a u64 for each 65536 elements except the last ones: where the segments of
-   these elements end, counted from the beginning of the first segment:
-     | a u64 for each 65536 elements except the last | segment | segment | ... |
-   A segment begins with a byte, the form. If the form is not 0, a u16 follows: the number b of the
-   bytes behind it. 3 + b is not above the number of bytes of the packed codes. The form:
-     0              the packed codes
-     1 omega        (C = 1 or 3) a stream from bit 7 on. For each q that is not 0: the distance from
-                    the element before that is not 0, as Elias omega code (elements of a segment are
-                    numbered from 1; the first distance is from 0); a bit, 1: negative; |q| as Elias
-                    omega code. At last the distance to the number behind the last element. To
-                    read an omega code: N is 1; while the next bit is 1, N becomes that bit and the
-                    N bits behind it, as one number; a bit 0 ends the code
-     64 + 16 T + K  (C = 2 or 3; T = 0 .. 3, levels >> K not 0) for each 64 elements, or for the
-                    rest, m of them: for b = 0 .. K - 1 a word with bit b of each |q|; the tree of
-                    u = |q| >> K; then, for each j from 2 to levels >> K, one bit for each element
-                    with u >= j - 1, which is 1 if u >= j; at last one bit for each q that is not 0,
-                    1: negative
-     32 + R         (C = 2 or 3) the gaps between elements that are not 0 as Golomb-Rice codes with
-                    the parameter R <= 12, as for topk's indices; then the gap to the end; no
-                    padding. Then as 64 (T = K = 0), but without the tree: the gaps say which u are
-                    not 0
-   The forms 32 .. 127 are one stream, padded to a byte at the end of the segment. A word has one
-   bit for each of the m elements. The tree says which of 64 elements have u > 0. T = 0: the tree is
-   a word. T > 0: i stands for the two elements i and i + 32. First, a tree of 32 with T - 1 (its
-   word has min(m, 32) bits) says for which i one of the two has u > 0. Then, for each such i, one
-   bit: 1 if element i has u > 0. Then, for each i whose bit was 1, one bit: 1 if element i + 32 has
-   u > 0 too. (Where the bit was 0, element i + 32 must have u > 0.) A tree of 32 is made of a tree
-   of 16 in the same way, and that of a tree of 8. Elements behind the last one have u = 0.
-
-   LEVELS BY STATES, the codes q of ecsq where n > 0: -127 .. 127. Offsets stand in front, as with
-   CODED LEVELS, for chunks: of 65536 elements each, the last one of what is left. A chunk of m
-   elements has at most m + 1 bytes, and at most m if it is not packed:
-     | 0 | m codes |   or   | 1 | L states, a u32 each, 2^15 <= x < 2^31 | part | part | ..
-   L = 32 from m = 16384 on, else 16 from 8192 on, else 8 from 4096 on, else 4. A part has 16384
-   elements, the last one what is left:
-     | a byte T, at most 128 | if T > 0, T bytes: f of the escape, f(1), .., f(T - 1) | stream |
-   T = 0: the table of the part before holds; the first part of a chunk has one. f(0) is 512 less f
-   of the escape and twice the sum of the others, which are not above 512 together. The numbers
-   0 .. 511 get symbols in the order 0, +1, -1, +2, -2, .., -(T - 1), escape: f numbers each. start
-   is the first number of a symbol.
+   CODED LEVELS, the codes q of ecsq, and of terngrad and qsgd where C is 1, if n > 0. No |q| is
+   above the number of levels: 127 of ecsq, 1 of terngrad, s <= 127 of qsgd. Offsets stand in front,
+   a u64 for each 65536 elements except the last ones: where the chunk of these elements ends,
+   counted from the beginning of the first chunk:
+     | a u64 for each 65536 elements except the last | chunk | chunk | ...
+   If the packed codes of a chunk, which the list above describes, have b bytes, a chunk has at most
+   b + 1 bytes, and at most b if it is not packed:
+     | 0 | packed codes |   or   | 1 | L states, a u32 each, 2^15 <= x < 2^31 | part | part | ..
+   With m elements in a chunk L = 32 from m = 16384 on, else 16 from 8192 on, else 8 from 4096 on,
+   else 4. A part has 16384 elements, the last one what is left:
+     | a byte T | if T > 0, T bytes: f of the escape, f(1), .., f(T - 1) | stream |
+   T is not above the number of levels + 1. T = 0: the table of the part before holds; the first
+   part of a chunk has one. f(0) is 512 less f of the escape and twice the sum of the others, which
+   are not above 512 together. The numbers 0 .. 511 get symbols in the order 0, +1, -1, +2, -2, ..,
+   -(T - 1), escape: f numbers each. start is the first number of a symbol.
    The stream: for each L elements, the last of a part fewer, first each element i in turn. With x
    the state i mod L, its symbol is that of x mod 512. x becomes f * floor(x / 512) + x mod 512 -
    start. If that is below 2^15, x becomes x * 2^16 + the next u16 of the stream. Then, for each of
-   these elements that is an escape, a byte of the stream, which is q (not -128). At the end of the
-   chunk each state is 2^15, also those that no element had.
+   these elements that is an escape, a byte of the stream, which is q. At the end of the chunk each
+   state is 2^15, also those that no element had.
 
    SAVED STATE, version 3, written by gcomp_save. Numbers are little endian. T is the number of
    tensors, which stand in the order in which they were added. Floats and doubles are finite, unless
@@ -1645,8 +1619,7 @@ typedef struct gcomp_info {
 #define GCOMP_BOUND_QSGD(n) GCOMP_BOUND_BLOCKS(n, 4, 512, 4)
 #define GCOMP_BOUND_NATURAL(n) (32 + 18 * GCOMP__CEIL(n, 16))
 #define GCOMP_BOUND_INT(n) GCOMP_BOUND_BLOCKS(n, 8, 32, 2)
-#define GCOMP_BOUND_ECSQ(n) \
-    (GCOMP_BOUND_BLOCKS(n, 8, 65536, 16) + GCOMP__CEIL(n, 2048))
+#define GCOMP_BOUND_ECSQ(n) GCOMP_BOUND_BLOCKS(n, 8, 65536, 17)
 #define GCOMP_BOUND_FP8(n) GCOMP_BOUND_BLOCKS(n, 8, 256, 4)
 #define GCOMP_BOUND_MX(n) GCOMP_BOUND_BLOCKS(n, 4, 32, 1)
 #define GCOMP_BOUND_NVFP4(n) (GCOMP_BOUND_BLOCKS(n, 4, 16, 1) + 4)
@@ -3888,7 +3861,7 @@ typedef struct gcomp__form {
     int check;            /* which codes are invalid: GCOMP__ALL_CODES, ... */
     int last_code;        /* GCOMP__UP_TO: the largest valid code without its sign */
     int (*bad_codes)(const uint8_t *codes, size_t bytes); /* OWN_CHECK: 1 if a code is invalid */
-    unsigned code;        /* entropy code of the levels, see >>segments; 0: packed */
+    int coded;            /* 1: levels are coded by states, see >>streams; of 8 bits at most */
     const int32_t *table; /* NULL, or the bits of the floats that 16 codes stand for */
     /* fills u->a, b, inverse, lift, offset from what was measured of a block */
     void (*fit)(const struct gcomp__form *form, const gcomp__measured *m, gcomp__constants *u);
@@ -4214,7 +4187,6 @@ struct gcomp__set {
 #if !GCOMP__ONE_SET
     const struct gcomp__common_kernels *common;
     const struct gcomp__sparse_kernels *sparse;
-    const struct gcomp__level_kernels *coders;
 #endif
 };
 
@@ -4330,6 +4302,8 @@ struct gcomp__block_kernels {
 };
 
 /* Kernels that belong to no method; see >>kernels, >>measures, >>encoding and >>decoding. */
+struct gcomp__state_writer;
+struct gcomp__state_reader;
 typedef struct gcomp__common_kernels {
     uint32_t (*crc)(uint32_t crc, const uint8_t *bytes, size_t count);
     /* measures p of elements begin .. end - 1 */
@@ -4365,24 +4339,13 @@ typedef struct gcomp__common_kernels {
     /* and back: the residual from a block's first element on <- count floats, all finite. At random
        the first one is rounded as element `at` of its tensor */
     void (*pack)(gcomp__residual residual, const float *from, size_t count, size_t at);
+    /* coded levels, see >>streams: to a stream, and back; and `sink` for payloads that have them */
+    uint8_t *(*put_states)(struct gcomp__state_writer *w, const uint8_t *codes, size_t n,
+                           uint8_t *end);
+    size_t (*get_states)(struct gcomp__state_reader *r, const uint8_t *p, size_t bytes,
+                         uint8_t *codes, size_t n);
+    void (*sink_coded)(void *sink, size_t chunk);
 } gcomp__common_kernels;
-
-/* Entropy codes of levels, see >>levels. */
-struct gcomp__state_writer;
-struct gcomp__state_reader;
-typedef struct gcomp__level_kernels {
-    /* packed codes of a chunk to segments; returns their bytes */
-    size_t (*code)(const gcomp__form *form, const uint8_t *codes, size_t count, uint8_t *to);
-    /* a segment back to packed codes; *at moves to the next segment */
-    gcomp_result (*read)(const gcomp__form *form, size_t count, const uint8_t **at,
-                         const uint8_t *end, uint8_t *codes);
-    /* as the common kernel, for payloads whose levels are coded */
-    void (*sink)(void *sink, size_t chunk);
-    /* levels by states: to a stream and back, see >>states */
-    uint8_t *(*put)(struct gcomp__state_writer *w, const uint8_t *codes, size_t n, uint8_t *end);
-    size_t (*get)(struct gcomp__state_reader *r, const uint8_t *p, size_t bytes, uint8_t *codes,
-                  size_t n);
-} gcomp__level_kernels;
 
 /* The view of a payload that is packed like another one, which is open: the same at another
    address. `to` may be `like`. */
@@ -4594,275 +4557,6 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>segments - entropy codes of levels: bits, words and prefixes that all sets share, see >>levels
-   ---------------------------------------------------------------------------------------------- */
-
-/* The parameter `code` of a method, as gcomp__form has it: which forms an encoder may choose from.
-   SMALLEST: all of them. Not a parameter: BY_STATES, see >>states. */
-enum { GCOMP__PACKED, GCOMP__ELIAS, GCOMP__RICE, GCOMP__SMALLEST, GCOMP__BY_STATES };
-/* Packed codes of so many bytes become one segment. */
-enum { GCOMP__SEGMENT = 2048 };
-/* The first byte of a segment, its head, tells the form:
-     0 0 0 0 0 0 0 0   packed codes
-     0 0 0 0 0 0 0 1   Elias omega
-     0 0 1 0 r r r r   gaps as Rice codes with parameter r, 0 .. 12; then unary levels
-     0 1 d d k k k k   the tree form: a tree of depth d, 0 .. 3; the k low bits are not in unary */
-enum { GCOMP__BY_PACKED = 0, GCOMP__BY_ELIAS = 1, GCOMP__BY_GAPS = 0x20, GCOMP__BY_TREE = 0x40 };
-
-/* Elements of a segment: a divisor of GCOMP_CHUNK, so that no segment crosses chunks. */
-GCOMP__INLINE size_t gcomp__segment_of(const gcomp__form *form)
-{
-    return 16 * GCOMP__SEGMENT / form->code16;
-}
-/* Bytes of `count` packed codes. */
-GCOMP__INLINE size_t gcomp__packed_bytes(const gcomp__form *form, size_t count)
-{
-    return (count * form->code16 + 15) / 16;
-}
-
-/* A segment while it is encoded, sliced by groups of 64 levels: word b of a group holds bit b of
-   each |q|, and the last word of the group the signs. The counts are over the whole segment. */
-typedef struct gcomp__sliced {
-    uint64_t words[GCOMP__SEGMENT / 8]; /* `bits` words for each group */
-    size_t count, groups; /* levels; groups of 64, the last one may be shorter */
-    size_t bits, levels;  /* of a packed code; the largest level */
-    size_t ones[16]; /* ones[b]: levels with bit b of |q| set */
-    size_t top[16];  /* top[b]: levels with |q| >> b as large as levels >> b */
-    size_t sent;     /* levels that are not 0; of these: */
-    size_t apart;    /* ... with a 0 before */
-    size_t distant;  /* ... with three zeros before, or more */
-    size_t large;    /* ... with |q| >= 2 */
-    unsigned head;   /* the form that was chosen, as the segment's first byte */
-    size_t size;     /* bits of the segment in that form */
-} gcomp__sliced;
-
-/* A segment while it is decoded: `count` levels in a form that is not packed. */
-typedef struct gcomp__coded {
-    unsigned head;       /* the form */
-    const uint8_t *bits; /* the stream of bits */
-    size_t at, limit;    /* bits that were read; bits there are, 8 for each byte */
-    size_t count;
-} gcomp__coded;
-
-/* The bits of x where mask is 1, side by side, for sets without an instruction (x86 has pext):
-
-     x      a b c d e f g h
-     mask   0 1 0 0 1 1 0 1      mask & (0 - mask) is the lowest bit of mask that is 1,
-     result 0 0 0 0 b e f h      mask & (mask - 1) is mask without that bit */
-GCOMP__INLINE uint64_t gcomp__gather_bits(uint64_t x, uint64_t mask)
-{
-    uint64_t r = 0, bit = 1; /* bit: where the next one goes */
-    for (; mask; mask &= mask - 1, bit <<= 1) r |= x & mask & (0 - mask) ? bit : 0;
-    return r;
-}
-
-/* And back (pdep): the lowest bits of x go to where mask is 1, zeros elsewhere. */
-GCOMP__INLINE uint64_t gcomp__scatter_bits(uint64_t x, uint64_t mask)
-{
-    uint64_t r = 0;
-    for (; mask; mask &= mask - 1, x >>= 1) r |= x & 1 ? mask & (0 - mask) : 0;
-    return r;
-}
-
-/* Slicing turns packed codes into words that each hold one bit of 64 codes. Write the number of a
-   bit in a word as six binary digits. With codes of 4 bits, word j of the packed codes has bit
-   c c c c b b: bit bb of code jj cccc (16 codes a word, 4 words). Two steps bring all bits b into
-   word b:
-
-     packed        word jj, bit cccc bb
-     transposed    word bb, bit cccc jj      gcomp__swap_digits: digits of words and of bits change
-                                             places
-     rotated       word bb, bit jj cccc      gcomp__rotated: the six digits turn, so that bit i
-                                             belongs to code i
-
-   A turn of the digits is made of exchanges of two digits. This is one of them: those bits whose
-   number has digits a = 1, b = 0 change places with those that have a = 0, b = 1. They lie shift =
-   2^a - 2^b apart; mask has the lower ones. */
-GCOMP__INLINE uint64_t gcomp__swapped(uint64_t x, unsigned shift, uint64_t mask)
-{
-    uint64_t t = (x ^ x >> shift) & mask;
-    return x ^ t ^ t << shift;
-}
-
-/* Rotates the six digits of bit numbers right by 1, 2, 3 or 4 for codes of 2, 4, 8 or 16 bits; with
-   `back` left. Turning six digits by 2 is turning them by 4 the other way, so codes of 4 and of 16
-   bits share their code. a5 is the mask of an exchange of digits 5 and 0, c5 of digits 5 and 1. */
-GCOMP__INLINE uint64_t gcomp__rotated(uint64_t x, unsigned bits, int back)
-{
-    const uint64_t a5 = 0x00000000AAAAAAAAu, a4 = 0x0000AAAA0000AAAAu, a3 = 0x00AA00AA00AA00AAu,
-                   a2 = 0x0A0A0A0A0A0A0A0Au;
-    const uint64_t a1 = 0x2222222222222222u, c5 = 0x00000000CCCCCCCCu, c4 = 0x0000CCCC0000CCCCu,
-                   c3 = 0x00CC00CC00CC00CCu;
-    if (bits == 8)
-        return gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 28, 0x00000000F0F0F0F0u), 14, c4), 7,
-                              a3);
-    if (bits == 2 && !back) {
-        x = gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 31, a5), 15, a4), 7, a3);
-        return gcomp__swapped(gcomp__swapped(x, 3, a2), 1, a1);
-    }
-    if (bits == 2) {
-        x = gcomp__swapped(gcomp__swapped(gcomp__swapped(x, 1, a1), 3, a2), 7, a3);
-        return gcomp__swapped(gcomp__swapped(x, 15, a4), 31, a5);
-    }
-    if ((bits == 4) != back) {
-        x = gcomp__swapped(gcomp__swapped(x, 30, c5), 6, c3);
-        return gcomp__swapped(gcomp__swapped(x, 15, a4), 3, a2);
-    }
-    x = gcomp__swapped(gcomp__swapped(x, 3, a2), 15, a4);
-    return gcomp__swapped(gcomp__swapped(x, 6, c3), 30, c5);
-}
-
-/* For each digit t of word numbers: digit t of a bit's number and digit t of its word's number
-   change places. For t = 0, of two words beside each other:
-
-     word 0   h g f e d c b a   ->   o g m e k c i a      the odd bits of word 0 change places with
-     word 1   p o n m l k j i   ->   p h n f l d j b      the even bits of word 1
-   It is its own inverse. */
-GCOMP__INLINE void gcomp__swap_digits(uint64_t *w, unsigned bits)
-{
-    static const uint64_t low[4] = {0x5555555555555555u, 0x3333333333333333u, 0x0F0F0F0F0F0F0F0Fu,
-                                    0x00FF00FF00FF00FFu};
-    for (unsigned t = 0; 1u << t < bits; t++)
-        for (unsigned k = 0; k < bits; k++) {
-            if (k >> t & 1) continue;
-            const uint64_t x = (w[k] >> (1u << t) ^ w[k + (1u << t)]) & low[t];
-            w[k + (1u << t)] ^= x;
-            w[k] ^= x << (1u << t);
-        }
-}
-
-/* Bit b of 64 packed codes as word b, and back: for sets without faster instructions. */
-GCOMP__NOINLINE void gcomp__slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__get64(codes + 8 * b);
-    gcomp__swap_digits(w, bits);
-    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 0);
-}
-
-GCOMP__NOINLINE void gcomp__unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    for (unsigned b = 0; b < bits; b++) w[b] = gcomp__rotated(w[b], bits, 1);
-    gcomp__swap_digits(w, bits);
-    for (unsigned b = 0; b < bits; b++) gcomp__put64(codes + 8 * b, w[b]);
-}
-
-/* The 64 bits from bit `at` of p on, bits of a byte counted from the lowest. Reads 9 bytes, since
-   bit `at` may be within a byte. */
-GCOMP__INLINE uint64_t gcomp__bits_at(const uint8_t *p, size_t at)
-{
-    p += at >> 3;
-    return gcomp__get64(p) >> (at & 7) | (uint64_t)p[8] << 1 << (63 - (at & 7));
-}
-
-/* The same with bits of a byte counted from the highest. Only the upper 57 bits of the result are
-   sure to be there, since 8 bytes are read. */
-GCOMP__INLINE uint64_t gcomp__high_bits_at(const uint8_t *p, size_t at)
-{
-    p += at >> 3;
-    return ((uint64_t)gcomp__get32_high(p) << 32 | gcomp__get32_high(p + 4)) << (at & 7);
-}
-
-/* A stream of bits that is written. Whole bytes are in memory already; the last bits, fewer than
-   8, wait in `bits`. Between calls fill < 8. */
-typedef struct gcomp__packer {
-    uint8_t *at;   /* where the next byte goes */
-    uint64_t bits; /* the bits that wait */
-    unsigned fill; /* how many */
-} gcomp__packer;
-
-/* Writes the lowest `count` <= 56 bits of value; its other bits must be 0. 8 bytes are stored each
-   time, and `at` moves behind those that are complete. So there is no branch, but up to 8 bytes
-   behind the end of the stream are written too. */
-GCOMP__INLINE void gcomp__pack_some(gcomp__packer *p, uint64_t value, size_t count)
-{
-    p->bits |= value << p->fill;
-    gcomp__put64(p->at, p->bits);
-    p->fill += (unsigned)count;
-    p->at += p->fill >> 3;
-    p->bits >>= p->fill & 56; /* 8 times the whole bytes; fill < 64 */
-    p->fill &= 7;
-}
-
-/* The same with count <= 64. */
-GCOMP__INLINE void gcomp__pack_bits(gcomp__packer *p, uint64_t value, size_t count)
-{
-    if (count > 56) {
-        gcomp__pack_some(p, value & 0xffffffffu, 32);
-        value >>= 32;
-        count -= 32;
-    }
-    gcomp__pack_some(p, value, count);
-}
-
-/* The same for streams that fill each byte from its highest bit on; count <= 32. Here the bits that
-   wait are the lowest `fill` bits of p->bits; those above are written already. */
-GCOMP__INLINE void gcomp__pack_high(gcomp__packer *p, uint64_t value, unsigned count)
-{
-    p->bits = p->bits << count | value;
-    for (p->fill += count; p->fill >= 8; p->fill -= 8)
-        *p->at++ = (uint8_t)(p->bits >> (p->fill - 8));
-}
-
-/* Elias omega codes of N >= 1, for L = floor(log2 N). A code is: prefix, N in binary, a 0. The
-   prefix says how long N is: it is the omega code of L without the 0.
-
-     N = 1    0                       L = 0: only the end
-     N = 5    10 101 0                L = 2: prefix 10
-     N = 77   10 110 1001101 0        L = 6: prefix 10 110, that is 22
-   omega_prefix[L] is the prefix as a number, omega_length[L] the bits of the whole code. */
-static const uint8_t gcomp__omega_prefix[16] = {0,  0,  2,  3,  20, 21, 22, 23,
-                                                56, 57, 58, 59, 60, 61, 62, 63};
-static const uint8_t gcomp__omega_length[16] = {1,  3,  6,  7,  11, 12, 13, 14,
-                                                16, 17, 18, 19, 20, 21, 22, 23};
-
-/* Writes the code of n, 1 <= n < 65536, from the highest bit on. */
-GCOMP__INLINE void gcomp__put_omega(gcomp__packer *p, uint32_t n)
-{
-    unsigned l = gcomp__log2(n);
-    gcomp__pack_high(p, l ? (uint32_t)gcomp__omega_prefix[l] << (l + 2) | n << 1 : 0,
-                     gcomp__omega_length[l]);
-}
-
-/* The number whose code begins at the highest bit of w; *at moves behind the code. Returns 0 if the
-   code is that of a number above 65535, which no encoder writes. */
-GCOMP__INLINE uint32_t gcomp__get_omega(uint64_t w, size_t *at)
-{
-    /* the first two bits, the three behind these, the four behind these */
-    const unsigned two = (unsigned)(w >> 62), three = (unsigned)(w >> 59) & 7,
-                   four = (unsigned)(w >> 58) & 15;
-    unsigned l; /* log2 of the number, or of one that is too large */
-    if (two < 2) l = 0;                /* 0 */
-    else if (!(w >> 61 & 1)) l = 1;    /* 1x 0: the two bits are the number */
-    else if (two == 2) l = w >> 58 & 1 ? three : 2; /* 10, then L or the number in 3 bits */
-    else l = w >> 57 & 1 ? four : 3;                /* 11, then L or the number in 4 bits */
-    unsigned length = gcomp__omega_length[l];
-    *at += length;
-    if (l == 0) return 1;
-    return w >> (64 - length) & 1 ? 0 : (uint32_t)(w << (length - 2 - l) >> (63 - l));
-}
-
-/* 1 if an encoder with this form may choose the head `head`. The head of packed codes, which every
-   encoder may choose, is not asked for. */
-GCOMP__INLINE int gcomp__may_code(const gcomp__form *form, unsigned head)
-{
-    if (head == GCOMP__BY_ELIAS) return form->code != GCOMP__RICE;
-    if (form->code == GCOMP__ELIAS) return 0;
-    if (head & GCOMP__BY_TREE) return head < 128 && (size_t)form->levels >> (head & 15) != 0;
-    return (head & 0xf0u) == GCOMP__BY_GAPS && (head & 15) <= 12;
-}
-
-/* Where the segments of a chunk begin. For the chunk behind the last: where the body ends. A table
-   of ends, 8 bytes for each chunk but the last, stands before the segments of chunk 0. */
-GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
-{
-    const size_t chunks = gcomp__chunks(view->n);
-    if (!view->form.code) return view->codes;
-    if (chunk == chunks) return view->body + view->bytes;
-    return view->codes + 8 * (chunks - 1) +
-           (chunk ? (size_t)gcomp__get64(view->codes + 8 * (chunk - 1)) : 0);
-}
-
-/* ------------------------------------------------------------------------------------------------
    >>zones - which methods this build has, and which part of a chapter is compiled when
    ---------------------------------------------------------------------------------------------- */
 
@@ -4872,8 +4566,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     (1 | GCOMP__OF_ADDENDS | GCOMP__OF_SCRATCH)
 #define GCOMP__OF_ADDENDS 2 /* takes p with gcomp__addends_of */
 #define GCOMP__OF_SCRATCH 4 /* payload->needs_scratch */
-#define GCOMP__OF_CODES /* the parameter `code`: entropy codes of levels */ \
-    (8 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
+#define GCOMP__OF_CODES (8 | GCOMP__OF_SCALE_FIRST) /* form.coded: coded levels */
 #define GCOMP__OF_SCALE_FIRST 0x10 /* a block's scale is known before the codes */
 #define GCOMP__OF_DRAWS 0x20 /* a block method that rounds up or down at random */
 #define GCOMP__OF_CASTS (0x40 | GCOMP__OF_DRAWS) /* codes that a transport may sum */
@@ -4896,8 +4589,7 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__OF_SIGNS (0x400000 | GCOMP__OF_SPARSE) /* selection->apart */
 #define GCOMP__OF_SMALL_FLOATS /* form.mantissa */ \
     (0x800000 | GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS)
-#define GCOMP__OF_STATES (0x1000000 | GCOMP__OF_CODES) /* GCOMP__BY_STATES */
-#define GCOMP__OF_ROWS 0x2000000 /* GCOMP__BY_ROW */
+#define GCOMP__OF_ROWS 0x1000000 /* GCOMP__BY_ROW */
 
 /* The list of methods, with their families, in the order of gcomp_method_name; none comes before
    them. */
@@ -4914,11 +4606,13 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
     X(ONEBIT, onebit, GCOMP__OF_ROWS | GCOMP__OF_SIDES) \
     X(TWOBIT, twobit, GCOMP__OF_FLOAT_WORDS | GCOMP__OF_TENSOR_SCALES) \
     X(THRESHOLD1, threshold1, GCOMP__OF_FLOAT_WORDS) \
-    X(TERNGRAD, terngrad, GCOMP__OF_CODES | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
-    X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
+    X(TERNGRAD, terngrad, \
+      GCOMP__OF_CODES | GCOMP__OF_DRAWS | GCOMP__OF_TENSOR_SCALES | GCOMP__OF_MOMENTS) \
+    X(QSGD, qsgd, GCOMP__OF_CODES | GCOMP__OF_DRAWS | GCOMP__OF_LEVELS16 | GCOMP__OF_L2) \
     X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
-    X(INT, int, GCOMP__OF_CODES | GCOMP__OF_RANGES | GCOMP__OF_OWN_FITS | GCOMP__OF_BFLOATS) \
-    X(ECSQ, ecsq, GCOMP__OF_STATES) \
+    X(INT, int, GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS | GCOMP__OF_RANGES | \
+                    GCOMP__OF_OWN_FITS | GCOMP__OF_BFLOATS) \
+    X(ECSQ, ecsq, GCOMP__OF_CODES) \
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
@@ -4958,9 +4652,8 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #undef GCOMP__OR_ONLY
 
 /* A build of some methods alone is meant to be small: if it has a choice of sets, gcc compiles it
-   for size from here on. Kernels are inlined all the same, and lose a few percent; coded levels,
-   whose loops are no longer compiled once for each width, lose up to a quarter. The portable set of
-   such a build is small in all: see GCOMP__SMALL. */
+   for size from here on. Kernels are inlined all the same, and lose a few percent. The
+   portable set of such a build is small in all: see GCOMP__SMALL. */
 #if GCOMP__SOME && !GCOMP__ONE_SET
 #define GCOMP__SMALL_CUT 1
 #else
@@ -5008,7 +4701,6 @@ GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_
 #define GCOMP__HAS_BFLOATS GCOMP__ANY_OF(GCOMP__OF_BFLOATS)
 #define GCOMP__HAS_SMALL_FLOATS GCOMP__ANY_OF(GCOMP__OF_SMALL_FLOATS)
 #define GCOMP__HAS_TWO_LEVELS GCOMP__ANY_OF(GCOMP__OF_TWO_LEVELS)
-#define GCOMP__HAS_STATES GCOMP__ANY_OF(GCOMP__OF_STATES)
 #define GCOMP__HAS_ROWS (GCOMP__ANY_OF(GCOMP__OF_ROWS) && !GCOMP__GIVEN(GCOMP_WITHOUT_ROWS))
 #define GCOMP__HAS_OWN_CHECKS GCOMP__ANY_OF(GCOMP__OF_OWN_CHECKS)
 #define GCOMP__HAS_VOTES GCOMP__ANY_OF(GCOMP__OF_VOTES)
@@ -5357,10 +5049,6 @@ static float gcomp__fold16_float(const float *d)
 #define gb_stream_end GCOMP__F(gb_stream_end)  /* other threads may read what was streamed */
 /* words of 64 bits */
 #define gu_crc8 GCOMP__F(gu_crc8)              /* the checksum of 8 more bytes */
-#define gu_gather GCOMP__F(gu_gather)          /* a word's bits where a mask is 1, side by side */
-#define gu_scatter GCOMP__F(gu_scatter)        /* the lowest bits of a word, to where a mask is 1 */
-#define gu_slice GCOMP__F(gu_slice)            /* 64 codes: bit b of code i to bit i of w[b] */
-#define gu_unslice GCOMP__F(gu_unslice)        /* and back */
 /* one register of the set: 16, 8, 4 or 1 of the 16 lanes */
 #define gv_reg GCOMP__F(gv_reg)                /* floats */
 #define gw_reg GCOMP__F(gw_reg)                /* words, of the type that intrinsics take */
@@ -6292,117 +5980,6 @@ GCOMP__INLINE void gb_stream_end(void) { _mm_sfence(); }
 GCOMP__INLINE uint32_t gu_crc8(uint32_t crc, uint64_t word)
 {
     return (uint32_t)_mm_crc32_u64(crc, word);
-}
-GCOMP__INLINE uint64_t gu_gather(uint64_t x, uint64_t mask) { return _pext_u64(x, mask); }
-GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask) { return _pdep_u64(x, mask); }
-
-/* Slices of 64 codes (see >>segments). Codes of 2 and 4 bits are first unpacked to a byte each:
-   `low` has codes 0 .. 31, `high` codes 32 .. 63, and bits above the code are garbage. Then bit b
-   of all bytes moves to the top, where an instruction gathers 32 of them. A shift of 16-bit lanes
-   will do: what a byte gets from its neighbour comes in below bit 7. Codes of 16 bits are cut into
-   their low and their high bytes. */
-GCOMP__INLINE uint64_t gcomp__plane_avx2(__m256i low, __m256i high, int b)
-{
-    const __m128i up = _mm_cvtsi32_si128(7 - b);
-    return (uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(low, up)) |
-           (uint64_t)(uint32_t)_mm256_movemask_epi8(_mm256_sll_epi16(high, up)) << 32;
-}
-/* 32 words of 16 bits below 256 as bytes. */
-GCOMP__INLINE __m256i gcomp__packed_avx2(__m256i x, __m256i y)
-{
-    return _mm256_permute4x64_epi64(_mm256_packus_epi16(x, y), 0xd8);
-}
-GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        __m256i low[2], high[2];
-        for (int k = 0; k < 2; k++, codes += 64) {
-            const __m256i x = gcomp__load32_avx2(codes), y = gcomp__load32_avx2(codes + 32);
-            const __m256i byte = _mm256_set1_epi16(255);
-            low[k] = gcomp__packed_avx2(_mm256_and_si256(x, byte), _mm256_and_si256(y, byte));
-            high[k] = gcomp__packed_avx2(_mm256_srli_epi16(x, 8), _mm256_srli_epi16(y, 8));
-        }
-        for (int b = 0; b < 8; b++) {
-            w[b] = gcomp__plane_avx2(low[0], low[1], b);
-            w[b + 8] = gcomp__plane_avx2(high[0], high[1], b);
-        }
-        return;
-    }
-    __m256i low = gcomp__load32_avx2(codes), high = low;
-    if (bits == 8) high = gcomp__load32_avx2(codes + 32);
-    else {
-        const __m256i nibble = _mm256_set1_epi8(15);
-        /* 4 bits: x has the even codes, in the low nibbles, and y the odd ones */
-        __m256i x = low, y = _mm256_and_si256(_mm256_srli_epi16(x, 4), nibble);
-        if (bits == 2) {
-            /* 16 bytes of 4 codes become 32 nibbles of 2 codes, a nibble a byte; then as above */
-            const __m128i h = gcomp__load16_avx2(codes);
-            const __m128i a = _mm_and_si128(h, _mm_set1_epi8(15));
-            const __m128i b = _mm_and_si128(_mm_srli_epi16(h, 4), _mm_set1_epi8(15));
-            x = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(a, b)),
-                                        _mm_unpackhi_epi8(a, b), 1);
-            y = _mm256_srli_epi16(x, 2);
-        }
-        /* even and odd codes in turn: a has codes 0 .. 15 | 32 .. 47, b 16 .. 31 | 48 .. 63 */
-        const __m256i a = _mm256_unpacklo_epi8(x, y), b = _mm256_unpackhi_epi8(x, y);
-        low = _mm256_permute2x128_si256(a, b, 0x20);
-        high = _mm256_permute2x128_si256(a, b, 0x31);
-    }
-    GCOMP__UNROLL for (unsigned b = 0; b < bits; b++) w[b] = gcomp__plane_avx2(low, high, (int)b);
-}
-/* The way back: 32 bits of a slice become bit b of 32 bytes. A shuffle copies byte k of the word to
-   8 bytes; `each` picks bit j of the j-th of these; the comparison makes 0 or ff of it. */
-GCOMP__INLINE __m256i gcomp__fan_avx2(uint64_t w, int b)
-{
-    const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201u);
-    const __m256i place = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
-                                             0x0303030303030303);
-    __m256i x = _mm256_shuffle_epi8(_mm256_set1_epi32((int32_t)(uint32_t)w), place);
-    x = _mm256_cmpeq_epi8(_mm256_and_si256(x, each), each);
-    return _mm256_and_si256(x, _mm256_set1_epi8((char)(1 << b)));
-}
-/* Eight slices become 64 bytes. */
-GCOMP__INLINE void gcomp__fan8_avx2(const uint64_t *w, unsigned bits, __m256i *low, __m256i *high)
-{
-    *low = gcomp__fan_avx2(w[0], 0);
-    *high = gcomp__fan_avx2(w[0] >> 32, 0);
-    GCOMP__UNROLL for (unsigned b = 1; b < bits; b++) {
-        *low = _mm256_or_si256(*low, gcomp__fan_avx2(w[b], (int)b));
-        *high = _mm256_or_si256(*high, gcomp__fan_avx2(w[b] >> 32, (int)b));
-    }
-}
-/* Two neighbouring bytes become one: first + factor * second; low and high halve to one
-   register. */
-GCOMP__INLINE __m256i gcomp__joined_avx2(__m256i low, __m256i high, int factor)
-{
-    const __m256i f = _mm256_set1_epi16((int16_t)(1 | factor << 8));
-    return gcomp__packed_avx2(_mm256_maddubs_epi16(low, f), _mm256_maddubs_epi16(high, f));
-}
-/* 32 low and 32 high bytes become 32 codes of 16 bits. */
-GCOMP__INLINE void gcomp__store_pairs_avx2(uint8_t *codes, __m256i low, __m256i high)
-{
-    const __m256i x = _mm256_unpacklo_epi8(low, high), y = _mm256_unpackhi_epi8(low, high);
-    _mm256_storeu_si256((__m256i *)(void *)codes, _mm256_permute2x128_si256(x, y, 0x20));
-    _mm256_storeu_si256((__m256i *)(void *)(codes + 32), _mm256_permute2x128_si256(x, y, 0x31));
-}
-GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    __m256i low, high, low2, high2;
-    gcomp__fan8_avx2(w, bits < 8 ? bits : 8, &low, &high);
-    if (GCOMP__HAS_LEVELS16 && bits == 16) {
-        gcomp__fan8_avx2(w + 8, 8, &low2, &high2);
-        gcomp__store_pairs_avx2(codes, low, low2);
-        gcomp__store_pairs_avx2(codes + 64, high, high2);
-    } else if (bits == 8) {
-        _mm256_storeu_si256((__m256i *)(void *)codes, low);
-        _mm256_storeu_si256((__m256i *)(void *)(codes + 32), high);
-    } else if (bits == 4) {
-        _mm256_storeu_si256((__m256i *)(void *)codes, gcomp__joined_avx2(low, high, 16));
-    } else {
-        low = gcomp__joined_avx2(low, high, 4);
-        low = gcomp__joined_avx2(low, low, 16);
-        _mm_storeu_si128((__m128i *)(void *)codes, _mm256_castsi256_si128(low));
-    }
 }
 #endif
 
@@ -7487,19 +7064,6 @@ GCOMP__INLINE gb gb_low(gb b, int bits)
 }
 GCOMP__INLINE void gb_stream(uint8_t *to, const uint8_t *from) { memcpy(to, from, 64); }
 GCOMP__INLINE void gb_stream_end(void) {}
-GCOMP__INLINE uint64_t gu_gather(uint64_t x, uint64_t mask) { return gcomp__gather_bits(x, mask); }
-GCOMP__INLINE uint64_t gu_scatter(uint64_t x, uint64_t mask)
-{
-    return gcomp__scatter_bits(x, mask);
-}
-GCOMP__INLINE void gu_slice(uint64_t *w, const uint8_t *codes, unsigned bits)
-{
-    gcomp__slice(w, codes, bits);
-}
-GCOMP__INLINE void gu_unslice(uint8_t *codes, uint64_t *w, unsigned bits)
-{
-    gcomp__unslice(codes, w, bits);
-}
 #endif
 #if GCOMP__PASS_IS == 1
 #define GCOMP__LANES for (int i = 0; i < 16; i++)
@@ -9710,28 +9274,15 @@ static void gcomp__end_chunk(void *arg, size_t chunk)
         else if (y) gcomp__sum_tile(sink, y + i, i, next - i, keeps && sink->own ? own : NULL);
     }
 }
-
-static const gcomp__common_kernels GCOMP__F(common) = {
-    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_to, gcomp__end_chunk,
-    GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
-    GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
-    GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL,
-#if GCOMP__HAS_STORED
-    gcomp__unpack_residual, gcomp__pack_residual
-#else
-    NULL, NULL
-#endif
-};
 #endif
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>states - entropy codes of levels by states: near the entropy, whatever the levels
+   >>states - entropy codes of levels: near the entropy, whatever the levels
 
-   The codes of >>levels answer questions about 64 levels at once, each with a bit. Where an answer
-   is likely, a bit is too much. Here the levels -127 .. 127 of a chunk are coded with as many bits
-   as they are rare, and fractions of bits count: asymmetric numeral systems with ranges (Duda,
-   2013), in lanes that take turns, so that vectors decode (Giesen, 2014).
+   A driver writes packed codes: each level q in 2, 4 or 8 bits, in two's complement. Here a level
+   takes as many bits as it is rare, and fractions of bits count: asymmetric numeral systems with
+   ranges (Duda, 2013), in lanes that take turns, so that vectors decode (Giesen, 2014).
 
    A symbol is a level, or the escape: for levels that are too rare to have a share, which follow as
    a byte. Of 512 shares a symbol has f, those of q and -q equally many. The shares are numbered in
@@ -9758,10 +9309,11 @@ enum {
     GCOMP__TURN = 3 * GCOMP__MANY_LANES, /* bytes that a level of each lane takes at most */
     GCOMP__ESCAPE = 128,           /* its code; -128 is no level */
     GCOMP__SIZES = 128,            /* 0 .. 127 */
-    GCOMP__TABLED = 8 * GCOMP__SEGMENT, /* levels that have one table */
+    GCOMP__SOME_LEVELS = 2048, /* that a decoder has as codes at a time */
+    GCOMP__TABLED = 8 * GCOMP__SOME_LEVELS, /* levels that have one table */
     GCOMP__TABLES = GCOMP_CHUNK / GCOMP__TABLED,
-    GCOMP__STEP = 512,             /* levels that are written at once, */
-    GCOMP__WAITING = 512,          /* and bytes for which there was no room yet */
+    GCOMP__STEP = 256,             /* levels that are written at once, */
+    GCOMP__WAITING = 1536,         /* and bytes for which there was no room yet */
     GCOMP__NO_COST = 1 << 30       /* of a level that a table has no symbol for */
 };
 
@@ -9780,6 +9332,64 @@ GCOMP__RARE uint32_t gcomp__fine_log2(uint32_t x)
     const uint32_t factor = 29013 - (16213 * m >> 16) + ((5466 * m >> 16) * m >> 16);
     const uint32_t part = (uint32_t)((uint64_t)m * (65536 - m) >> 16);
     return (whole << 16) + m + (uint32_t)((uint64_t)part * factor >> 16);
+}
+
+/* The states take levels as bytes. 8 packed codes become a word of bytes by halves that move apart,
+   three times; then the sign of each code fills its byte. With 4 bits a code:
+
+     ........hgfedcba   ....hgfe....dcba   ..hg..fe..dc..ba   .h.g.f.e.d.c.b.a
+
+   each: `count` ones at each of these places. */
+GCOMP__INLINE uint64_t gcomp__each(unsigned count, uint64_t places)
+{
+    return (((uint64_t)1 << count) - 1) * places;
+}
+
+/* The code of level i of packed codes, as a byte. */
+GCOMP__INLINE unsigned gcomp__code_at(const uint8_t *codes, size_t i, unsigned bits)
+{
+    const unsigned sign = 1u << (bits - 1), code = codes[i * bits / 8] >> (i * bits & 7);
+    return (((code & (2 * sign - 1)) ^ sign) - sign) & 255;
+}
+
+/* 8 codes as a word of bytes, and back; `bits` is a constant. */
+GCOMP__INLINE uint64_t gcomp__wide_word(uint64_t x, unsigned bits)
+{
+    const uint64_t signs = 0x0101010101010101u << (bits - 1), top = 0x8080808080808080u;
+    x = (x | x << (32 - 4 * bits)) & gcomp__each(4 * bits, 0x0000000100000001u);
+    x = (x | x << (16 - 2 * bits)) & gcomp__each(2 * bits, 0x0001000100010001u);
+    x = (x | x << (8 - bits)) & gcomp__each(bits, 0x0101010101010101u);
+    return (((x ^ signs) | top) - signs) ^ top;
+}
+GCOMP__INLINE uint32_t gcomp__narrow_word(uint64_t x, unsigned bits)
+{
+    x &= gcomp__each(bits, 0x0101010101010101u);
+    x = (x | x >> (8 - bits)) & gcomp__each(2 * bits, 0x0001000100010001u);
+    x = (x | x >> (16 - 2 * bits)) & gcomp__each(4 * bits, 0x0000000100000001u);
+    return (uint32_t)(x | x >> (32 - 4 * bits));
+}
+
+/* n packed codes as bytes: at `codes`, or made in `room`. */
+GCOMP__NOINLINE const uint8_t *gcomp__wide_codes(const uint8_t *codes, size_t n, unsigned bits,
+                                                 uint8_t *room)
+{
+    size_t i = 0;
+    if (bits == 8) return codes;
+    for (; bits == 4 && i + 8 <= n; i += 8)
+        gcomp__put64(room + i, gcomp__wide_word(gcomp__get32(codes + i / 2), 4));
+    for (; bits == 2 && i + 8 <= n; i += 8)
+        gcomp__put64(room + i, gcomp__wide_word(gcomp__get16(codes + i / 4), 2));
+    for (; i < n; i++) room[i] = (uint8_t)gcomp__code_at(codes, i, bits);
+    return room;
+}
+
+/* And back, in their place: n is a multiple of 8. */
+GCOMP__NOINLINE void gcomp__narrow_codes(uint8_t *codes, size_t n, unsigned bits)
+{
+    for (size_t i = 0; bits == 4 && i < n; i += 8)
+        gcomp__put32(codes + i / 2, gcomp__narrow_word(gcomp__get64(codes + i), 4));
+    for (size_t i = 0; bits == 2 && i < n; i += 8)
+        gcomp__put16(codes + i / 4, gcomp__narrow_word(gcomp__get64(codes + i), 2) & 0xffff);
 }
 
 /* A table: f[t] is the share of t and that of -t; f[ESCAPE] is the escape's. */
@@ -9840,36 +9450,6 @@ static void gcomp__share_states(gcomp__shares *shares, const uint32_t *count, ui
     shares->f[0] = (uint16_t)(shares->f[0] + GCOMP__SHARES - all);
 }
 
-/* Bits of a level of this size, times 65536. */
-GCOMP__INLINE uint32_t gcomp__cost_of(const gcomp__shares *shares, unsigned size)
-{
-    const unsigned direct = shares->f[size], f = direct ? direct : shares->f[GCOMP__ESCAPE];
-    if (!f) return GCOMP__NO_COST;
-    return (GCOMP__SHARE_BITS + (direct ? 0u : 8u)) * 65536 - gcomp__fine_log2(f);
-}
-
-/* count[t] <- how many levels of a part have the size t. Four counts of each code in turns, since a
-   count waits for the one before at the same place. */
-GCOMP__NOINLINE void gcomp__count_sizes(const uint8_t *codes, size_t n, uint32_t *count)
-{
-    uint16_t some[4][256];
-    size_t i = 0;
-    memset(some, 0, sizeof some);
-    for (; i + 4 <= n; i += 4) {
-        some[0][codes[i]]++;
-        some[1][codes[i + 1]]++;
-        some[2][codes[i + 2]]++;
-        some[3][codes[i + 3]]++;
-    }
-    for (; i < n; i++) some[0][codes[i]]++;
-    for (unsigned t = 0; t < GCOMP__SIZES; t++) {
-        const unsigned minus = (0 - t) & 255;
-        count[t] = 0;
-        for (unsigned k = 0; k < 4; k++)
-            count[t] += (uint32_t)some[k][t] + (t ? some[k][minus] : 0u);
-    }
-}
-
 /* What an encoder of a chunk keeps: the table of the part at work, by codes, and the states.
    share: start, 1 << 9 if the level is escaped, and f << 22. factor: (2^32 - 1) / f. With it
    x * factor >> 32 is x / f or 1 less, for any x < 2^32: what is cut off of factor is less than 1,
@@ -9877,7 +9457,7 @@ GCOMP__NOINLINE void gcomp__count_sizes(const uint8_t *codes, size_t n, uint32_t
 typedef struct gcomp__state_writer {
     uint32_t factor[256], share[256];
     uint32_t state[GCOMP__MANY_LANES];
-    unsigned lanes;
+    unsigned lanes, bits; /* of a packed code */
 } gcomp__state_writer;
 
 GCOMP__RARE void gcomp__new_table(gcomp__state_writer *w, const gcomp__shares *shares)
@@ -9937,6 +9517,8 @@ typedef struct gcomp__state_reader {
     uint32_t table[GCOMP__SHARES];
     uint32_t state[GCOMP__MANY_LANES];
     unsigned lanes;       /* 0: the levels are packed */
+    unsigned levels;      /* no |q| is larger */
+    unsigned bits;        /* of a packed code */
     int known, bad;       /* there is a table; an escaped byte is no level */
     size_t whole;         /* levels of the chunk; 0: it was not begun */
     const uint8_t *begin; /* of the chunk */
@@ -9944,6 +9526,12 @@ typedef struct gcomp__state_reader {
     size_t (*get)(struct gcomp__state_reader *r, const uint8_t *p, size_t bytes, uint8_t *codes,
                   size_t n);
 } gcomp__state_reader;
+
+/* 1 if a code is no level: |q| > levels, or -128. */
+GCOMP__INLINE int gcomp__no_level(const gcomp__state_reader *r, unsigned code)
+{
+    return ((code + r->levels) & 255) > 2 * r->levels;
+}
 
 /* Levels that were escaped stand at p; returns how many of the n are. */
 GCOMP__RARE size_t gcomp__get_escaped(gcomp__state_reader *r, const uint8_t *p, uint8_t *codes,
@@ -9953,7 +9541,7 @@ GCOMP__RARE size_t gcomp__get_escaped(gcomp__state_reader *r, const uint8_t *p, 
     for (size_t j = 0; j < n; j++) {
         if (codes[j] != GCOMP__ESCAPE) continue;
         codes[j] = *p++;
-        r->bad |= codes[j] == GCOMP__ESCAPE;
+        r->bad |= gcomp__no_level(r, codes[j]);
     }
     return (size_t)(p - begin);
 }
@@ -9997,7 +9585,7 @@ GCOMP__NOINLINE size_t gcomp__get_lanes(gcomp__state_reader *r, const uint8_t *p
 
 /* The same on each set. On AVX2 vectors work on 32 lanes, but for the levels at the end, and for
    the last bytes of a stream. */
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_STATES
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_CODES
 #if GCOMP__PASS_IS == 2
 /* 16 lanes x take levels with these shares, and give words to before *end. */
 GCOMP__INLINE gw gcomp__push_avx2(uint8_t **end, gw x, gw share, gw factor)
@@ -10074,8 +9662,9 @@ GCOMP__NOINLINE size_t gcomp__get_states(gcomp__state_reader *r, const uint8_t *
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   >>streams - levels coded by states: chunks as bytes, and back
+   >>streams - coded levels: chunks as bytes, and back; where decoded ones go
 
+     tensor     | a u64 for each chunk but the last: where it ends | chunk | chunk | ...
      chunk      | 1 | states, 4 bytes each | part | part | ...      16384 levels each, the last one
        or       | 0 | packed codes |                                what is left
      part       | sizes | table, if it is new | words and escaped levels |
@@ -10087,14 +9676,50 @@ GCOMP__NOINLINE size_t gcomp__get_states(gcomp__state_reader *r, const uint8_t *
    what is read behind the end is zeros, and is refused by its place.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
+/* Bits of a level of this size, times 65536. */
+GCOMP__INLINE uint32_t gcomp__cost_of(const gcomp__shares *shares, unsigned size)
+{
+    const unsigned direct = shares->f[size], f = direct ? direct : shares->f[GCOMP__ESCAPE];
+    if (!f) return GCOMP__NO_COST;
+    return (GCOMP__SHARE_BITS + (direct ? 0u : 8u)) * 65536 - gcomp__fine_log2(f);
+}
+
+/* count[t] <- how many of n levels have the size t. Bytes of packed codes are counted first: four
+   counts of each in turns, since a count waits for the one before at the same place. */
+GCOMP__NOINLINE void gcomp__count_sizes(const uint8_t *codes, size_t n, unsigned bits,
+                                        uint32_t *count)
+{
+    const size_t bytes = (n * bits + 7) / 8, in_byte = 8 / bits;
+    uint16_t some[4][256];
+    size_t i = 0;
+    memset(some, 0, sizeof some);
+    memset(count, 0, GCOMP__SIZES * sizeof *count);
+    for (; i + 4 <= bytes; i += 4) {
+        some[0][codes[i]]++;
+        some[1][codes[i + 1]]++;
+        some[2][codes[i + 2]]++;
+        some[3][codes[i + 3]]++;
+    }
+    for (; i < bytes; i++) some[0][codes[i]]++;
+    for (unsigned b = 0; b < 256; b++) {
+        const uint8_t byte = (uint8_t)b;
+        const uint32_t all = (uint32_t)some[0][b] + some[1][b] + some[2][b] + some[3][b];
+        for (size_t k = 0; all && k < in_byte; k++) {
+            const unsigned code = gcomp__code_at(&byte, k, bits);
+            count[code < 128 ? code : 256 - code] += all;
+        }
+    }
+    count[0] -= (uint32_t)(bytes * in_byte - n); /* zeros behind the last code */
+}
+
 /* The bytes of a part's table as they stand in the stream: a new one if there is none, or if that
    makes the part shorter. *shares: the table before, and then this one. */
 GCOMP__RARE void gcomp__choose_table(gcomp__shares *shares, const uint8_t *codes, size_t n,
-                                     uint8_t *table)
+                                     unsigned bits, uint8_t *table)
 {
     uint32_t count[GCOMP__SIZES];
     gcomp__shares fresh;
-    gcomp__count_sizes(codes, n, count);
+    gcomp__count_sizes(codes, n, bits, count);
     gcomp__share_states(&fresh, count, (uint32_t)n);
     uint64_t before = 0, now = (uint64_t)fresh.sizes << 19; /* bits, times 65536 */
     for (unsigned t = 0; t < GCOMP__SIZES; t++) {
@@ -10118,15 +9743,17 @@ typedef uint8_t gcomp__state_tables[GCOMP__TABLES][1 + GCOMP__SIZES];
      codes    | levels not coded yet  | free |  stream so far |   and the rest of it in `out`
      to       | 1, states, stream     |        at last
 
-   Returns its bytes; or 0 if it has no room, where some levels at the end take more than 8 bits, or
-   all. Then the codes are lost. */
-GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_kernels *coders,
+   Returns its bytes; or 0 if it has no room, where some levels at the end take more bits than
+   packed, or all. Then the codes are lost. */
+GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__common_kernels *kernels,
                                     const gcomp__state_tables *tables, uint8_t *codes, size_t n,
                                     uint8_t *to)
 {
     /* a level takes up to 3 bytes; then a table and the states come; 16 before may be written */
     uint8_t out[GCOMP__WAITING + 3 * GCOMP__STEP + 2 * (1 + GCOMP__SIZES) + 16];
-    uint8_t *const stop = out + sizeof out, *at = stop, *end = codes + n;
+    uint8_t room[GCOMP__STEP], *const stop = out + sizeof out, *at = stop;
+    const size_t packed = (n * w->bits + 7) / 8;
+    uint8_t *end = codes + packed;
     gcomp__shares shares;
     for (size_t i = n, some; i;) {
         const size_t k = (i - 1) / GCOMP__TABLED; /* the part */
@@ -10139,7 +9766,8 @@ GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_k
         }
         some = (i - 1) % GCOMP__STEP + 1;
         i -= some;
-        at = (coders->put)(w, codes + i, some, at);
+        at = (kernels->put_states)(
+            w, gcomp__wide_codes(codes + i / 8 * w->bits, some, w->bits, room), some, at);
         if (i % GCOMP__TABLED == 0) {
             at -= 1 + table[0];
             memcpy(at, table, 1 + (size_t)table[0]);
@@ -10147,35 +9775,54 @@ GCOMP__RARE size_t gcomp__put_chunk(gcomp__state_writer *w, const gcomp__level_k
         for (unsigned j = i ? 0 : w->lanes; j-- > 0;) gcomp__put32(at -= 4, w->state[j]);
         if (!i) *--at = 1;
         const size_t wait = (size_t)(stop - at),
-                     moved = gcomp__min(wait, (size_t)(end - codes) - i);
+                     moved = gcomp__min(wait, (size_t)(end - codes) - i / 8 * w->bits);
         end -= moved;
         memcpy(end, stop - moved, moved);
         memmove(at + moved, at, wait - moved);
         at += moved;
         if (wait - moved > GCOMP__WAITING) return 0;
     }
-    const size_t first = (size_t)(stop - at), rest = (size_t)(codes + n - end);
-    if (first + rest > n) return 0;
+    const size_t first = (size_t)(stop - at), rest = (size_t)(codes + packed - end);
+    if (first + rest > packed) return 0;
     memmove(to + first, end, rest);
     memcpy(to, at, first);
     return first + rest;
 }
 
-/* Codes the packed codes of a chunk, a byte each, as gcomp__code_levels does; but returns 0 if they
-   should stay packed, and then they are lost. */
-GCOMP__RARE size_t gcomp__code_states(const gcomp__level_kernels *coders, uint8_t *codes,
-                                      size_t count, uint8_t *to)
+/* Codes the packed levels of a chunk to `to`. Returns the bytes; 0 if they should stay as they are,
+   and then they are lost. */
+GCOMP__RARE size_t gcomp__code_states(const gcomp__common_kernels *kernels, uint8_t *codes,
+                                      size_t count, unsigned bits, uint8_t *to)
 {
     gcomp__state_writer w;
     gcomp__state_tables tables;
     gcomp__shares shares;
     memset(&shares, 0, sizeof shares);
     for (size_t i = 0; i < count; i += GCOMP__TABLED)
-        gcomp__choose_table(&shares, codes + i, gcomp__min(GCOMP__TABLED, count - i),
-                            tables[i / GCOMP__TABLED]);
+        gcomp__choose_table(&shares, codes + i / 8 * bits, gcomp__min(GCOMP__TABLED, count - i),
+                            bits, tables[i / GCOMP__TABLED]);
+    w.bits = bits;
     w.lanes = gcomp__lanes_of(count);
     for (unsigned j = 0; j < w.lanes; j++) w.state[j] = GCOMP__LEAST_STATE;
-    return gcomp__put_chunk(&w, coders, (const gcomp__state_tables *)&tables, codes, count, to);
+    return gcomp__put_chunk(&w, kernels, (const gcomp__state_tables *)&tables, codes, count, to);
+}
+
+/* Where a chunk begins. For the chunk behind the last: where the body ends. A table
+   of ends, 8 bytes for each chunk but the last, stands before chunk 0. */
+GCOMP__NOINLINE const uint8_t *gcomp__coded_chunk(const gcomp__view *view, size_t chunk)
+{
+    const size_t chunks = gcomp__chunks(view->n);
+    if (chunk == chunks) return view->body + view->bytes;
+    return view->codes + 8 * (chunks - 1) +
+           (chunk ? (size_t)gcomp__get64(view->codes + 8 * (chunk - 1)) : 0);
+}
+
+/* Before the first levels of a chunk. */
+GCOMP__INLINE void gcomp__before_levels(gcomp__state_reader *r, const gcomp__view *view)
+{
+    r->whole = 0;
+    r->levels = (unsigned)view->form.levels;
+    r->bits = view->form.code16 / 2;
 }
 
 /* The head of a chunk of n levels, and its states. */
@@ -10206,7 +9853,7 @@ GCOMP__RARE gcomp_result gcomp__read_table(gcomp__state_reader *r, const uint8_t
     if (*at == end) return GCOMP_TRUNCATED;
     const uint8_t *table = (*at)++;
     if (*table == 0) return r->known ? GCOMP_OK : GCOMP_CORRUPT;
-    if (*table > GCOMP__SIZES) return GCOMP_CORRUPT;
+    if (*table > r->levels + 1) return GCOMP_CORRUPT;
     if (end - *at < *table) return GCOMP_TRUNCATED;
     *at += *table;
     if (!gcomp__get_shares(&shares, table)) return GCOMP_CORRUPT;
@@ -10219,800 +9866,66 @@ GCOMP__RARE gcomp_result gcomp__read_table(gcomp__state_reader *r, const uint8_t
     return GCOMP_OK;
 }
 
-/* The next levels of a chunk of which `left` are still to come: as packed codes, with zeros behind
-   up to a multiple of 64. A chunk that ends with them was right to the last bit. *at moves behind
-   what was read. */
+/* The next n levels of a chunk that is packed. */
+GCOMP__RARE gcomp_result gcomp__read_packed(gcomp__state_reader *r, size_t n, const uint8_t **at,
+                                            const uint8_t *end, uint8_t *codes)
+{
+    const size_t bytes = (n * r->bits + 7) / 8, used = n * r->bits & 7;
+    if ((size_t)(end - *at) < bytes) return GCOMP_TRUNCATED;
+    memcpy(codes, *at, bytes);
+    *at += bytes;
+    if (used && codes[bytes - 1] >> used) return GCOMP_RESERVED_BITS;
+    for (size_t i = 0; i < n; i++) r->bad |= gcomp__no_level(r, gcomp__code_at(codes, i, r->bits));
+    return r->bad ? GCOMP_CORRUPT : GCOMP_OK;
+}
+
+/* The next levels of a chunk of which `left` are still to come: as packed codes. A chunk that ends
+   with them was right to the last bit. *at moves behind what was read. */
 GCOMP__RARE gcomp_result gcomp__read_states(gcomp__state_reader *r, size_t left,
                                             const uint8_t **at, const uint8_t *end,
                                             uint8_t *codes)
 {
-    const size_t n = gcomp__min(left, GCOMP__SEGMENT);
+    const size_t n = gcomp__min(left, GCOMP__SOME_LEVELS);
     if (!r->whole) GCOMP__TRY(gcomp__begin_levels(r, left, at, end));
-    memset(codes + n, 0, gcomp__round_up(n, 64) - n);
-    if (!r->lanes) {
-        if ((size_t)(end - *at) < n) return GCOMP_TRUNCATED;
-        memcpy(codes, *at, n);
-        *at += n;
-        for (size_t i = 0; i < n; i++) r->bad |= codes[i] == 0x80; /* -128 is no level */
-        return r->bad ? GCOMP_CORRUPT : GCOMP_OK;
-    }
+    if (!r->lanes) return gcomp__read_packed(r, n, at, end, codes);
     if ((r->whole - left) % GCOMP__TABLED == 0) GCOMP__TRY(gcomp__read_table(r, at, end));
     const size_t bytes = (r->get)(r, *at, (size_t)(end - *at), codes, n);
     if (bytes > (size_t)(end - *at)) return GCOMP_TRUNCATED;
     *at += bytes;
+    memset(codes + n, 0, gcomp__round_up(n, 8) - n);
+    gcomp__narrow_codes(codes, gcomp__round_up(n, 8), r->bits);
     if (left == n) {
         for (unsigned j = 0; j < r->lanes; j++) r->bad |= r->state[j] != GCOMP__LEAST_STATE;
-        r->bad |= (size_t)(*at - r->begin) > r->whole;
+        r->bad |= (size_t)(*at - r->begin) > (r->whole * r->bits + 7) / 8;
     }
     return r->bad ? GCOMP_CORRUPT : GCOMP_OK;
 }
 #endif
 
-/* ------------------------------------------------------------------------------------------------
-   >>levels - entropy codes of levels: a second layer behind the drivers of block methods
-
-   A driver writes packed codes: each level q in 2, 4, 8 or 16 bits, in two's complement. Where most
-   levels are small, fewer bits suffice. This layer cuts a chunk of packed codes into segments of
-   GCOMP__SEGMENT bytes, and writes each segment in the form that is the shortest for it:
-
-     tensor    | a u64 for each chunk but the last: where it ends | chunk 0 | chunk 1 | ...
-     chunk     | segment | segment | ...          8192 levels of 2 bits, 4096 of 4, 2048 of 8, ...
-     segment   | 0 | packed codes                       |        a byte longer than packed
-       or      | head | u16 bytes | a stream of bits, padded to a byte |
-
-   A group is 64 levels of a segment. It is sliced: word b holds bit b of each |q|, and the last
-   word holds the signs. So one operation works on 64 levels. If a group had 8 levels of 4 bits:
-
-     element   0  1  2  3  4  5  6  7
-     q         0  3  0  0 -1  0  0  7
-     word 0    0  1  0  0  1  0  0  1     bit 0 of |q|
-     word 1    0  1  0  0  0  0  0  1     bit 1
-     word 2    0  0  0  0  0  0  0  1     bit 2
-     word 3    0  0  0  0  1  0  0  0     1: negative
-
-   Tree form, K = 0, T = 0. Each |q| is written in unary, as answers: is it 1 or more? If so, is it
-   2 or more? And so on, up to the largest level. A question is asked of all levels of the group at
-   once. The answers of those elements that are still asked are gathered side by side. So no branch
-   and no look-up in a table depends on a level:
-
-     |q| >= 1?  0  1  0  0  1  0  0  1     8 bits: the first question is asked of all elements
-     |q| >= 2?     1        0        1     3 bits
-     |q| >= 3?     1                 1     2
-     |q| >= 4?     0                 1     2
-     |q| >= 5?                       1     1
-     |q| >= 6?                       1     1
-     |q| >= 7?                       1     1     7 is the largest level, so no question follows
-     negative?     0        1        0     3     21 bits in all; packed 32
-
-   With K > 0 the K low bits of each |q| come first, as words; the questions are about |q| >> K.
-   With T > 0 the answers to the first question are written as a tree of that depth, which is short
-   where most elements are 0. Depth 1 asks first about the pairs i and i + 4 (of 64: i + 32):
-
-     pair                   0,4  1,5  2,6  3,7
-     is one of them not 0?   1    1    0    1     4 bits
-     is the first not 0?     0    1         0     3 bits
-     is the second not 0?         0               1 bit: where the first is 0, the second cannot be
-
-   Depth 2 writes the first of these rows in the same way, and depth 3 again the first row of that.
-
-   Gaps form: how many zeros stand before each level that is not 0, and behind the last one, as Rice
-   codes (>>indices): 1, 2, 2 and 0 above. Then follows what the tree form writes behind the tree.
-   Omega form, of the paper of QSGD: for each level that is not 0 the gap + 1, a bit for the sign,
-   and |q|. Numbers are Elias omega codes: 1 takes a bit, 2 and 3 take 3, 4 to 7 take 6, ...
-
-   On AVX-512 the functions of AVX2 serve.
-   ---------------------------------------------------------------------------------------------- */
-
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_CODES
-/* Slices the codes of a segment into s->words, and counts for all levels together what the sizes
-   of the forms depend on: see gcomp__sliced. `bits` is that of a code; where it is a constant,
-   the loops over it are unrolled. */
-#define gcomp__slice_codes GCOMP__F(slice_codes)
-GCOMP__EACH_WIDTH void gcomp__slice_codes(gcomp__sliced *s, const uint8_t *codes, unsigned bits)
-{
-    /* before: which levels of the group before are not 0. The gaps of the first group count from
-       element -1, so that one is set. */
-    uint64_t *w = s->words, before = (uint64_t)1 << 63;
-    for (size_t g = 0; g < s->groups; g++, w += bits) {
-        const size_t left = s->count - 64 * g; /* the last group may be short */
-        const uint8_t *from = codes + 8 * bits * g;
-        uint64_t any = 0, equal = ~(uint64_t)0;
-        uint8_t some[128];
-        /* a short group gets zeros behind, so that 64 codes can be read */
-        if (left < 64) {
-            memset(some, 0, sizeof some);
-            memcpy(some, from, (left * bits + 7) / 8);
-            from = some;
-        }
-        gu_slice(w, from, bits);
-        /* two's complement becomes size and sign, 64 levels at once: |q| = q, or ~q + 1 where the
-           sign is set */
-        uint64_t carry = w[bits - 1];
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
-            const uint64_t x = w[b] ^ w[bits - 1];
-            w[b] = x ^ carry;
-            carry &= x;
-        }
-        /* Now from the top bit down. At the end of turn b, any has a bit for each level with
-           |q| >= 2^b, and equal has one for each with |q| >> b = levels >> b. */
-        GCOMP__UNROLL_8 for (unsigned b = bits - 1; b-- > 0;) {
-            if (b == 0) s->large += gcomp__popcount64(any); /* still |q| >= 2 */
-            any |= w[b];
-            /* equal keeps those whose bit b is that of `levels` */
-            equal &= w[b] ^ ((uint64_t)(s->levels >> b & 1) - 1);
-            s->ones[b] += gcomp__popcount64(w[b]);
-            s->top[b] += gcomp__popcount64(equal);
-        }
-        /* The bits of the group before are above those of this one: bit i of adjacent says that
-           the level just before element i is not 0. */
-        uint64_t adjacent = any << 1 | before >> 63;
-        s->sent += gcomp__popcount64(any);
-        s->apart += gcomp__popcount64(any & ~adjacent);
-        /* none of the three levels before is sent */
-        s->distant += gcomp__popcount64(
-            any & ~(adjacent | any << 2 | before >> 62 | any << 3 | before >> 61));
-        before = any;
-    }
-}
-
-/* Which levels of a group have |q| >> k not 0. This function where `bits` is a constant: then
-   the loop is unrolled, and all words are looked at. */
-#define gcomp__above GCOMP__F(above)
-GCOMP__INLINE uint64_t gcomp__above(const uint64_t *w, unsigned bits, unsigned k)
-{
-    uint64_t any = 0;
-    GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) any |= b < k ? 0 : w[b];
-    return any;
-}
-
-/* The same where `bits` is not known to the compiler. */
-#define gcomp__any_above GCOMP__F(any_above)
-GCOMP__INLINE uint64_t gcomp__any_above(const uint64_t *w, size_t bits, size_t k)
-{
-    uint64_t any = 0;
-    while (k < bits - 1) any |= w[k++];
-    return any;
-}
-
-/* Bits of the tree form with K = k, less the answers to the first question. A level u = |q| >> k
-   above 0 is asked u more questions, and answers the last one with no. Only the largest u,
-   levels >> k, is asked one question less, since nothing lies above it:
-
-     signs + k low bits of all levels + sum of u - number of largest u */
-#define gcomp__rest_bits GCOMP__F(rest_bits)
-static size_t gcomp__rest_bits(const gcomp__sliced *s, unsigned k)
-{
-    size_t sum = s->sent + k * s->count - s->top[k];
-    /* the sum of all u, from the numbers of their bits */
-    for (size_t b = k; b < s->bits - 1; b++) sum += s->ones[b] << (b - k);
-    return sum;
-}
-
-/* size[d] <- bits of the answers to the first question as a tree of depth d, for d = 0 .. 3.
-   `bits` is 2 or 4, and a constant, where speed matters; else 0. */
-#define gcomp__count_trees GCOMP__F(count_trees)
-GCOMP__EACH_WIDTH void gcomp__count_trees(const gcomp__sliced *s, unsigned bits, unsigned k,
-                                          size_t *size)
-{
-    const uint64_t *w = s->words;
-    memset(size, 0, 4 * sizeof *size);
-    for (size_t g = 0; g < s->groups; g++, w += s->bits) {
-        const size_t left = gcomp__min(64, s->count - 64 * g);
-        uint64_t x = bits ? gcomp__above(w, bits, k) : gcomp__any_above(w, s->bits, k);
-        size_t split = 0; /* bits that the trees of this group take below their first row */
-        size[0] += left; /* depth 0: a bit for each element */
-        GCOMP__UNROLL for (unsigned d = 1; d < 4; d++) {
-            /* Depth d halves the row: element i goes with i + half. Each pair with some asks
-               about its first element, and where that one is not 0 about its second too. */
-            const uint64_t low = x & gcomp__low_bits(64 >> d);
-            x = low | x >> (64 >> d); /* the row of pairs */
-            split += gcomp__popcount64(low) + gcomp__popcount64(x);
-            size[d] += split + gcomp__min((size_t)64 >> d, left); /* and the first row itself */
-        }
-    }
-}
-
-/* Bits of the gaps as Rice codes with parameters r, r + 1 and r + 2, which is what the gaps form
-   takes instead of a tree; and bits of the whole omega form. */
-#define gcomp__count_gaps GCOMP__F(count_gaps)
-static void gcomp__count_gaps(const gcomp__sliced *s, unsigned r, size_t *rice, size_t *elias)
-{
-    const uint64_t *w = s->words;
-    size_t next = 0, omega = s->sent, quotient[3] = {0, 0, 0}, gap; /* next: behind the last sent */
-    for (size_t g = 0; g < s->groups; g++, w += s->bits) {
-        uint64_t x = 0;
-        /* The code of |q| has omega_length[log2 |q|] bits. In turn b, x has a bit for each
-           |q| >= 2^b, and each of these has a longer code than a number below 2^b. */
-        for (size_t b = s->bits - 1; b-- > 0;) {
-            x |= w[b];
-            if (b)
-                omega += gcomp__popcount64(x) *
-                         (size_t)(gcomp__omega_length[b] - gcomp__omega_length[b - 1]);
-        }
-        for (; x; x &= x - 1) { /* the elements that are sent, from the first one on */
-            gap = 64 * g + gcomp__first_one(x) - next;
-            next += gap + 1;
-            quotient[0] += gap >> r;
-            quotient[1] += gap >> (r + 1);
-            quotient[2] += gap >> (r + 2);
-            omega += gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)]; /* of gap + 1 */
-        }
-    }
-    gap = s->count - next; /* behind the last one */
-    /* a Rice code: the quotient in ones, a zero, the low bits */
-    for (unsigned b = 0; b < 3; b++)
-        rice[b] = quotient[b] + (gap >> (r + b)) + (s->sent + 1) * (r + b + 1);
-    *elias = omega + s->sent + gcomp__omega_length[gcomp__log2((uint32_t)gap + 1)];
-}
-
-/* Takes a form if it is shorter than what was chosen so far. */
-#define gcomp__offer GCOMP__F(offer)
-GCOMP__INLINE void gcomp__offer(gcomp__sliced *s, unsigned head, size_t size)
-{
-    if (size >= s->size) return;
-    s->size = size;
-    s->head = head;
-}
-
-/* Chooses the form with the fewest bits, all counted exactly. Counting gaps is slow, so the gaps
-   form is tried only where at most one level of eight is sent, and the omega form only where a
-   lower limit of its size does not rule it out. code: which forms the parameters allow; packed:
-   bytes of the packed codes. */
-#define gcomp__choose_coder GCOMP__F(choose_coder)
-GCOMP__NOINLINE void gcomp__choose_coder(gcomp__sliced *s, unsigned code, size_t packed)
-{
-    const int sparse = 8 * s->sent <= s->count;
-    size_t size[4], elias, rest;
-    /* A lower limit of omega's bits. A level that is sent takes at least 1 for its gap, 1 for
-       its sign and 1 for |q|; 2 more if the gap code is 2 or more (apart), 3 more again from 4
-       on (distant); 2 more if |q| >= 2 (large), and so on: a level with bit k set is at least
-       2^k. */
-    size_t least = 3 * s->sent + 2 * (s->apart + s->large) + 3 * s->distant; /* omega's, or fewer */
-    unsigned best = 0; /* K of the tree form */
-    for (size_t k = 2; k < s->bits - 1; k++)
-        least += s->ones[k] * (size_t)(gcomp__omega_length[k] - gcomp__omega_length[k - 1]);
-    s->head = GCOMP__BY_PACKED;
-    /* A coded segment has 3 bytes before its bits, and may not be longer than the packed codes
-       alone: so size is one bit more than what fits. */
-    s->size = 8 * (packed - gcomp__min(packed, 3)) + 1;
-    if (code != GCOMP__ELIAS) {
-        /* the K for which all but the first question takes the fewest bits */
-        for (unsigned k = 1; s->levels >> k; k++)
-            if (gcomp__rest_bits(s, k) < gcomp__rest_bits(s, best)) best = k;
-        if (s->bits == 2) gcomp__count_trees(s, 2, 0, size);
-        else if (s->bits == 4) gcomp__count_trees(s, 4, best, size);
-        else gcomp__count_trees(s, 0, best, size);
-        rest = gcomp__rest_bits(s, best);
-        for (unsigned d = 0; d < 4; d++)
-            gcomp__offer(s, GCOMP__BY_TREE | d << 4 | best, size[d] + rest);
-    }
-    if (sparse || (code != GCOMP__RICE && least < s->size)) {
-        /* The best parameter is near log2 of the mean distance. That one is tried, and those on
-           both sides of it. */
-        unsigned r = gcomp__log2((uint32_t)((s->count + 1) / (s->sent + 1)));
-        r = r > 11 ? 10 : r ? r - 1 : 0;
-        gcomp__count_gaps(s, r, size, &elias);
-        rest = gcomp__rest_bits(s, 0);
-        for (unsigned d = 0; d < 3 && code != GCOMP__ELIAS && sparse; d++)
-            gcomp__offer(s, GCOMP__BY_GAPS | (r + d), size[d] + rest);
-        if (code != GCOMP__RICE) gcomp__offer(s, GCOMP__BY_ELIAS, elias);
-    }
-}
-
-/* >>writing levels: a segment in the form that was chosen. Bits go through a packer. Functions keep
-   it in a local copy, so that it stays in registers. */
-
-/* The omega form. Its bits fill each byte from bit 7 on. Elements are numbered from 1 here. The
-   levels 0 3 0 0 -1 0 0 7 become
-
-     gap 2, +, 3 | gap 3, -, 1 | gap 3, +, 7 | gap 1 to the end, which is number 9 */
-#define gcomp__write_elias GCOMP__F(write_elias)
-GCOMP__NOINLINE void gcomp__write_elias(const gcomp__sliced *s, gcomp__packer *packer)
-{
-    gcomp__packer local = *packer, *const to = &local;
-    const size_t bits = s->bits;
-    const uint64_t *w = s->words;
-    size_t at = 0, next = 0; /* next: the number of the last level sent */
-    for (size_t g = 0; g < s->groups; g++, w += bits) {
-        uint64_t x = gcomp__any_above(w, bits, 0); /* not 0: these are sent */
-        for (; x; x &= x - 1) {
-            const unsigned i = gcomp__first_one(x);
-            uint32_t level = 0; /* |q|, put together from its bits in the words */
-            for (unsigned b = 0; b < bits - 1; b++) level |= (uint32_t)(w[b] >> i & 1) << b;
-            at = 64 * g + i + 1;
-            gcomp__put_omega(to, (uint32_t)(at - next)); /* the gap + 1 */
-            gcomp__pack_high(to, w[bits - 1] >> i & 1, 1); /* 1: negative */
-            gcomp__put_omega(to, level);
-            next = at;
-        }
-    }
-    /* behind the last level: the gap to the end, then zeros up to a byte */
-    gcomp__put_omega(to, (uint32_t)(s->count + 1 - next));
-    if (to->fill) gcomp__pack_high(to, 0, 8 - to->fill);
-    *packer = local;
-}
-
-/* One Rice code: gap >> r ones, a zero, the r low bits. */
-#define gcomp__pack_gap GCOMP__F(pack_gap)
-GCOMP__INLINE void gcomp__pack_gap(gcomp__packer *to, size_t gap, unsigned r)
-{
-    size_t q = gap >> r; /* the ones */
-    /* a long run of ones, 32 at a time; then the rest of the code has at most 31 + 1 + 12 bits */
-    for (; q >= 32; q -= 32) gcomp__pack_some(to, 0xffffffffu, 32);
-    gcomp__pack_some(to, gcomp__low_bits(q) | (uint64_t)(gap & (((size_t)1 << r) - 1)) << (q + 1),
-                     q + 1 + r);
-}
-
-/* The gaps of the gaps form: the zeros before each level that is not 0, and those behind the
-   last. */
-#define gcomp__write_gaps GCOMP__F(write_gaps)
-GCOMP__NOINLINE void gcomp__write_gaps(const gcomp__sliced *s, gcomp__packer *packer, unsigned r)
-{
-    gcomp__packer local = *packer, *const to = &local;
-    const size_t bits = s->bits;
-    const uint64_t *w = s->words;
-    size_t next = 0; /* behind the last level that is not 0 */
-    for (size_t g = 0; g < s->groups; g++, w += bits) {
-        uint64_t x = gcomp__any_above(w, bits, 0);
-        for (; x; x &= x - 1) {
-            const size_t at = 64 * g + gcomp__first_one(x);
-            gcomp__pack_gap(to, at - next, r);
-            next = at + 1;
-        }
-    }
-    gcomp__pack_gap(to, s->count - next, r);
-    *packer = local;
-}
-
-/* Writes the answers x to the first question as a tree of some depth. left: levels of the group. */
-#define gcomp__put_tree GCOMP__F(put_tree)
-GCOMP__INLINE void gcomp__put_tree(gcomp__packer *to, uint64_t x, size_t left, unsigned depth)
-{
-    uint64_t part[4];
-    /* part[d]: row d, the halves of row d - 1 ored. Row `depth` comes first, whole. */
-    part[0] = x;
-    for (unsigned d = 1; d <= depth; d++)
-        part[d] = (part[d - 1] & gcomp__low_bits(64 >> d)) | part[d - 1] >> (64 >> d);
-    gcomp__pack_bits(to, part[depth], gcomp__min((size_t)64 >> depth, left));
-    /* then down again: for each pair with some, is its first element? where not 0: its second? */
-    for (unsigned d = depth; d; d--) {
-        const uint64_t low = part[d - 1] & gcomp__low_bits(64 >> d),
-                       high = part[d - 1] >> (64 >> d);
-        gcomp__pack_some(to, gu_gather(low, part[d]), gcomp__popcount64(part[d]));
-        gcomp__pack_some(to, gu_gather(high, low), gcomp__popcount64(low));
-    }
-}
-
-/* The groups of the tree form and of the gaps form. In the gaps form the gaps were written
-   before, and they answer the first question; k is 0. `bits` and k are constants where the
-   compiler can make use of it. A group:
-
-     | k words: low bits | tree, if any | answers for j = 2 | j = 3 | ... | signs | */
-#define gcomp__write_groups GCOMP__F(write_groups)
-GCOMP__EACH_WIDTH void gcomp__write_groups(const gcomp__sliced *s, gcomp__packer *packer,
-                                           unsigned bits, unsigned k)
-{
-    gcomp__packer local = *packer, *const to = &local;
-    const unsigned depth = s->head >> 4 & 3; /* of the tree */
-    const size_t last = s->levels >> k; /* the largest u = |q| >> k */
-    const uint64_t *w = s->words;
-    for (size_t g = 0; g < s->groups; g++, w += bits) {
-        const size_t left = gcomp__min(64, s->count - 64 * g);
-        const uint64_t sent = gcomp__above(w, bits, 0); /* they have a sign */
-        /* x: the levels that are still asked, which have |q| >> k >= j - 1 */
-        uint64_t u[16], x = gcomp__above(w, bits, k);
-        for (unsigned b = 0; b < k; b++) gcomp__pack_bits(to, w[b], left); /* the low bits */
-        if (s->head & GCOMP__BY_TREE) gcomp__put_tree(to, x, left, depth);
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) u[b] = w[b];
-        for (size_t j = 2; j <= last && x; j++) {
-            /* u is made one less where x is set: 64 subtractions, bit by bit, with their borrows.
-               more: what is not 0 after it, the levels of |q| >> k >= j. */
-            uint64_t borrow = x, more = 0;
-            GCOMP__UNROLL_8 for (unsigned b = k; b < bits - 1; b++) {
-                const uint64_t was = u[b];
-                u[b] = was ^ borrow;
-                borrow &= ~was;
-                more |= u[b];
-            }
-            /* a bit of each level that was asked; those that said yes are asked again */
-            gcomp__pack_bits(to, gu_gather(more, x), gcomp__popcount64(x));
-            x = more;
-        }
-        gcomp__pack_bits(to, gu_gather(w[bits - 1], sent), gcomp__popcount64(sent));
-    }
-    *packer = local;
-}
-
-/* The same with constants where that is common: codes of 2 bits, of 4 with k = 0 or 1, of 8. */
-#define gcomp__write_any GCOMP__F(write_any)
-GCOMP__NOINLINE void gcomp__write_any(const gcomp__sliced *s, gcomp__packer *to, unsigned k)
-{
-    if (s->bits == 2) gcomp__write_groups(s, to, 2, 0);
-    else if (s->bits == 4 && k == 0) gcomp__write_groups(s, to, 4, 0);
-    else if (s->bits == 4 && k == 1) gcomp__write_groups(s, to, 4, 1);
-    else if (s->bits == 8) gcomp__write_groups(s, to, 8, k);
-    else gcomp__write_groups(s, to, (unsigned)s->bits, k);
-}
-
-/* Writes head, length and bits of a segment. The packer stores 8 bytes at once, past its end.
-   Where `to` goes on, there are packed codes of the next segment that are still needed: so the
-   bits are made in `out`, and copied. */
-#define gcomp__write_segment GCOMP__F(write_segment)
-GCOMP__NOINLINE void gcomp__write_segment(const gcomp__sliced *s, uint8_t *to)
-{
-    uint8_t out[GCOMP__SEGMENT + 64];
-    const size_t bytes = (s->size + 7) / 8;
-    gcomp__packer p;
-    p.at = out;
-    p.bits = 0;
-    p.fill = 0;
-    if (s->head == GCOMP__BY_ELIAS) {
-        gcomp__write_elias(s, &p);
-    } else {
-        if (!(s->head & GCOMP__BY_TREE)) gcomp__write_gaps(s, &p, s->head & 15);
-        gcomp__write_any(s, &p, s->head & GCOMP__BY_TREE ? s->head & 15 : 0);
-    }
-    to[0] = (uint8_t)s->head;
-    gcomp__put16(to + 1, (uint32_t)bytes);
-    memcpy(to + 3, out, bytes);
-}
-
-/* Codes a segment of `count` packed codes; returns its bytes, at most 1 + those of the packed
-   codes. `to` may be `codes` - 1 or lie further before: a segment is read as a whole before it
-   is written. */
-#define gcomp__code_segment GCOMP__F(code_segment)
-GCOMP__NOINLINE size_t gcomp__code_segment(const gcomp__form *form, const uint8_t *codes,
-                                           size_t count, uint8_t *to)
-{
-    const size_t packed = gcomp__packed_bytes(form, count);
-    gcomp__sliced s;
-    /* all but the words, which slice_codes fills */
-    memset(&s.count, 0, sizeof s - offsetof(gcomp__sliced, count));
-    s.count = count;
-    s.groups = (count + 63) / 64;
-    s.bits = form->code16 / 2;
-    s.levels = (size_t)form->levels;
-    /* the width as a constant, so that loops over bits are unrolled */
-    if (s.bits == 2) gcomp__slice_codes(&s, codes, 2);
-    else if (s.bits == 4) gcomp__slice_codes(&s, codes, 4);
-    else if (s.bits == 8) gcomp__slice_codes(&s, codes, 8);
-    else if (GCOMP__HAS_LEVELS16) gcomp__slice_codes(&s, codes, 16);
-    gcomp__choose_coder(&s, form->code, packed);
-    if (s.head == GCOMP__BY_PACKED) { /* no form is shorter */
-        memmove(to + 1, codes, packed);
-        to[0] = GCOMP__BY_PACKED;
-        return 1 + packed;
-    }
-    gcomp__write_segment(&s, to);
-    return 3 + (s.size + 7) / 8;
-}
-
-/* Kernel code: codes the packed codes of a chunk, segment by segment; returns the bytes. `to`
-   lies before the codes, by a byte for each segment. So what is written never reaches what is
-   still to be read:
-
-     | room, a byte a segment | packed codes of the chunk                   |
-     | coded segments ... ->       | packed codes not read yet               | */
-#define gcomp__code_levels GCOMP__F(code_levels)
-static size_t gcomp__code_levels(const gcomp__form *form, const uint8_t *codes, size_t count,
-                                 uint8_t *to)
-{
-    const size_t segment = gcomp__segment_of(form);
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i += segment)
-        bytes += gcomp__code_segment(form, codes + i / 16 * form->code16,
-                                     gcomp__min(segment, count - i), to + bytes);
-    return bytes;
-}
-
-/* >>reading levels: a gcomp__coded back to packed codes. Its bytes may be anything. Loops stop when
-   `at` passes `limit`, which it does by less than the bits of a group; the bytes up to 256 behind
-   the segment may be read for that. Functions keep `at` in a local variable, so that it stays in a
-   register. */
-
-/* Reads the gaps of the gaps form: map gets a bit for each level that is not 0. Gaps 1, 2, 2 and
-   0 make the map 0 1 0 0 1 0 0 1. Returns 0 if the gaps do not end at the number of levels. */
-#define gcomp__read_gaps GCOMP__F(read_gaps)
-GCOMP__NOINLINE int gcomp__read_gaps(gcomp__coded *from, uint64_t *map)
-{
-    const uint8_t *p = from->bits;
-    const size_t limit = from->limit, count = from->count;
-    const unsigned r = from->head & 15;
-    size_t at = from->at, next = 0; /* next: the element behind the last one found */
-    memset(map, 0, (count + 63) / 64 * 8);
-    for (;;) {
-        uint64_t x = gcomp__bits_at(p, at);
-        size_t gap = 0;
-        /* long runs of ones, 32 at a time */
-        while ((x & 0xffffffffu) == 0xffffffffu) {
-            gap += 32;
-            at += 32;
-            if (at > limit) return 0;
-            x = gcomp__bits_at(p, at);
-        }
-        const unsigned ones = gcomp__first_one(~x); /* at most 31 */
-        /* behind the ones stands a 0, then the r low bits */
-        gap = ((gap + ones) << r) + (size_t)(x >> (ones + 1) & gcomp__low_bits(r));
-        at += ones + 1 + r;
-        next += gap;
-        if (next >= count || at > limit) break; /* this was the gap to the end */
-        map[next >> 6] |= (uint64_t)1 << (next & 63);
-        next++;
-    }
-    from->at = at; /* behind the gaps stand the groups */
-    return next == count && at <= limit;
-}
-
-/* Reads the tree of a group with `left` levels; returns which are not 0. The pairs 1 1 0 1, then
-   0 1 0 and 0, make of 8 elements 0 1 0 0 1 0 0 1, see >>levels. */
-#define gcomp__get_tree GCOMP__F(get_tree)
-GCOMP__INLINE uint64_t gcomp__get_tree(const uint8_t *p, size_t *from, size_t left, unsigned depth)
-{
-    size_t at = *from, first = gcomp__min((size_t)64 >> depth, left);
-    /* the last row first, whole; each turn makes the row above it, of twice as many elements */
-    uint64_t x = gcomp__bits_at(p, at) & gcomp__low_bits(first);
-    at += first;
-    for (; depth; depth--) {
-        /* low: pairs whose first element is not 0; high: pairs whose second is, without being
-           asked where the first is 0 */
-        const uint64_t low = gu_scatter(gcomp__bits_at(p, at), x);
-        at += gcomp__popcount64(x);
-        uint64_t high = (x & ~low) | gu_scatter(gcomp__bits_at(p, at), low);
-        at += gcomp__popcount64(low);
-        x = low | high << (64 >> depth);
-    }
-    *from = at;
-    return x;
-}
-
-/* Reads the groups of the tree form, or with a map those of the gaps form, into packed codes.
-   map: NULL, or which levels are not 0. Returns 0 for bits that no encoder writes: a level is
-   above `levels`, or not 0 behind the last element, or the bits end too early. */
-#define gcomp__read_groups GCOMP__F(read_groups)
-GCOMP__EACH_WIDTH int gcomp__read_groups(const gcomp__form *form, gcomp__coded *from,
-                                         const uint64_t *map, uint8_t *codes, unsigned bits,
-                                         unsigned k)
-{
-    const uint8_t *p = from->bits;
-    const size_t limit = from->limit, count = from->count;
-    const unsigned depth = from->head >> 4 & 3;
-    const size_t levels = (size_t)form->levels, last = levels >> k;
-    /* If levels + 1 is a multiple of 2^k, |q| >> k <= levels >> k makes |q| <= levels. Else |q|
-       may be too large by its low bits: partial is all ones, and that is looked for. */
-    const uint64_t partial = (levels + 1) & (((size_t)1 << k) - 1) ? ~(uint64_t)0 : 0;
-    size_t at = from->at;
-    uint64_t wrong = 0; /* any bit: no encoder writes this */
-    for (size_t g = 0; 64 * g < count; g++, codes += 8 * bits) {
-        const size_t left = gcomp__min(64, count - 64 * g);
-        uint64_t w[16], carry, sent = 0, over = 0; /* sliced, as an encoder had it */
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) w[b] = 0;
-        if (at > limit) return 0;
-        for (unsigned b = 0; b < k; b++, at += left) /* the low bits */
-            w[b] = gcomp__bits_at(p, at) & gcomp__low_bits(left);
-        /* what the tree says may also name elements behind the last one */
-        uint64_t x = map ? map[g] : gcomp__get_tree(p, &at, left, depth);
-        wrong |= x & ~gcomp__low_bits(left);
-        w[k] = x; /* |q| >> k is 1 there so far */
-        /* x: levels with |q| >> k >= j - 1. Those of them that answer yes are made one larger:
-           64 additions, bit by bit, with their carries. */
-        for (size_t j = 2; j <= last && x; j++) {
-            carry = gu_scatter(gcomp__bits_at(p, at), x);
-            at += gcomp__popcount64(x);
-            x = carry;
-            GCOMP__UNROLL_8 for (unsigned b = k; b < bits - 1; b++) {
-                const uint64_t was = w[b];
-                w[b] = was ^ carry;
-                carry &= was;
-            }
-            if (at > limit) return 0;
-        }
-        /* over: |q| > levels, compared from the lowest bit up: the highest that differs decides */
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
-            sent |= w[b];
-            over = levels >> b & 1 ? over & w[b] : over | w[b];
-        }
-        wrong |= over & partial;
-        /* signs of levels that are not 0; then size and sign become two's complement */
-        carry = gu_scatter(gcomp__bits_at(p, at), sent);
-        at += gcomp__popcount64(sent);
-        w[bits - 1] = carry;
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
-            const uint64_t was = w[b] ^ w[bits - 1];
-            w[b] = was ^ carry;
-            carry &= was;
-        }
-        /* 64 packed codes, of `bits` each */
-        gu_unslice(codes, w, bits);
-    }
-    from->at = at;
-    return !wrong;
-}
-
-/* Reads the omega form into packed codes. Returns 0 if a level is too large, or if the gaps do
-   not end behind the last element. */
-#define gcomp__read_elias GCOMP__F(read_elias)
-static int gcomp__read_elias(const gcomp__form *form, gcomp__coded *from, uint8_t *codes)
-{
-    const uint8_t *p = from->bits;
-    const size_t limit = from->limit, count = from->count;
-    const unsigned bits = form->code16 / 2;
-    const uint32_t levels = (uint32_t)form->levels;
-    size_t at = from->at, next = 0; /* elements are numbered from 1 */
-    memset(codes, 0, (count + 63) / 64 * 8 * bits);
-    for (;;) {
-        uint64_t w = gcomp__high_bits_at(p, at);
-        const uint32_t gap = gcomp__get_omega(w, &at); /* from the last level to the next */
-        if (!gap || at > limit) return 0;
-        next += gap;
-        if (next > count) break; /* this was the gap to the end */
-        w = gcomp__high_bits_at(p, at++); /* its first bit is the sign */
-        uint32_t level = gcomp__get_omega(w << 1, &at);
-        if (!level || level > levels) return 0;
-        /* -level if the sign is set: all bits turned round, and 1 added */
-        uint32_t code = (level ^ (0 - (uint32_t)(w >> 63))) + (uint32_t)(w >> 63);
-        if (bits == 16) gcomp__put16(codes + 2 * (next - 1), code & 0xffffu);
-        else {
-            /* ored into its byte, which was 0 before */
-            uint8_t *to = codes + (next - 1) * bits / 8;
-            to[0] = (uint8_t)(to[0] | (code & ((1u << bits) - 1)) << ((next - 1) * bits & 7));
-        }
-    }
-    from->at = at;
-    return next == count + 1;
-}
-
-/* Checks packed codes as they stand: no |q| is above `levels`, and zeros stand behind the last
-   code. */
-#define gcomp__check_width GCOMP__F(check_width)
-GCOMP__EACH_WIDTH gcomp_result gcomp__check_width(const gcomp__form *form, const uint8_t *codes,
-                                                    size_t count, unsigned bits)
-{
-    const size_t levels = (size_t)form->levels;
-    for (size_t g = 0; 64 * g < count; g++) {
-        uint64_t w[16], over = 0, any = 0; /* as in read_groups; any: not 0 */
-        gu_slice(w, codes + 8 * bits * g, bits);
-        uint64_t carry = w[bits - 1];
-        /* A code of -2^(bits - 1) has a size that needs one bit more: a carry is left at the
-           end. */
-        GCOMP__UNROLL_8 for (unsigned b = 0; b < bits - 1; b++) {
-            const uint64_t x = w[b] ^ w[bits - 1], m = x ^ carry;
-            carry &= x;
-            over = levels >> b & 1 ? over & m : over | m;
-            any |= m;
-        }
-        /* first what stands behind the last element, then the levels */
-        if ((any | carry) & ~gcomp__low_bits(count - 64 * g < 64 ? count - 64 * g : 64))
-            return GCOMP_RESERVED_BITS;
-        if (over | carry) return GCOMP_CORRUPT;
-    }
-    return GCOMP_OK;
-}
-
-/* gcomp__read_groups with the width, and narrow K, as constants where that is common. K = 0 where
-   there are gaps. */
-#define gcomp__read_any GCOMP__F(read_any)
-GCOMP__NOINLINE int gcomp__read_any(const gcomp__form *form, gcomp__coded *from,
-                                    const uint64_t *map, uint8_t *codes)
-{
-    const unsigned k = map ? 0 : from->head & 15;
-    if (form->code16 == 4) return gcomp__read_groups(form, from, map, codes, 2, 0);
-    if (form->code16 == 8 && k == 0) return gcomp__read_groups(form, from, map, codes, 4, 0);
-    if (form->code16 == 8 && k == 1) return gcomp__read_groups(form, from, map, codes, 4, 1);
-    if (form->code16 == 16) return gcomp__read_groups(form, from, map, codes, 8, k);
-    return gcomp__read_groups(form, from, map, codes, form->code16 / 2, k);
-}
-
-/* gcomp__check_width with the width as a constant. codes: with zeros behind up to whole
-   groups, which are read too. */
-#define gcomp__check_packed GCOMP__F(check_packed)
-GCOMP__NOINLINE gcomp_result gcomp__check_packed(const gcomp__form *form, const uint8_t *codes,
-                                                size_t count)
-{
-    if (form->code16 == 4) return gcomp__check_width(form, codes, count, 2);
-    if (form->code16 == 8) return gcomp__check_width(form, codes, count, 4);
-    if (form->code16 == 16 || !GCOMP__HAS_LEVELS16)
-        return gcomp__check_width(form, codes, count, 8);
-    return gcomp__check_width(form, codes, count, 16);
-}
-
-/* Reads the bits of a segment into packed codes. 256 bytes behind them can be read, too. They must
-   end within the last byte, and fill it with zeros. */
-#define gcomp__read_coded GCOMP__F(read_coded)
-GCOMP__NOINLINE gcomp_result gcomp__read_coded(const gcomp__form *form, gcomp__coded *from,
-                                               uint8_t *codes)
-{
-    uint64_t map[16 * GCOMP__SEGMENT / 4 / 64]; /* a bit a level, at most 8192 */
-    /* 0: no encoder writes this */
-    int good;
-    if (from->head == GCOMP__BY_ELIAS) good = gcomp__read_elias(form, from, codes);
-    else if (from->head & GCOMP__BY_TREE) good = gcomp__read_any(form, from, NULL, codes);
-    else good = gcomp__read_gaps(from, map) && gcomp__read_any(form, from, map, codes);
-    /* the stream must end in its last byte: not behind it, not before it, and zeros follow */
-    if (!good || from->at > from->limit) return GCOMP_CORRUPT;
-    if (from->limit - from->at >= 8) return GCOMP_TRAILING_BYTES;
-    /* bits that are left: the low ones of the byte where bit 7 comes first, else the high ones */
-    const unsigned used = from->at & 7, last = used ? from->bits[from->at / 8] : 0;
-    return (from->head == GCOMP__BY_ELIAS ? last & 0xffu >> used : last >> used)
-               ? GCOMP_RESERVED_BITS
-               : GCOMP_OK;
-}
-
-/* The same where fewer than 256 bytes follow: from a copy with zeros behind. */
-#define gcomp__read_last GCOMP__F(read_last)
-GCOMP__NOINLINE gcomp_result gcomp__read_last(const gcomp__form *form, const gcomp__coded *from,
-                                              uint8_t *codes)
-{
-    uint8_t copy[GCOMP__SEGMENT + 256];
-    gcomp__coded padded = *from;
-    memcpy(copy, from->bits, from->limit / 8);
-    /* what is read too far is zeros, and refused by its place */
-    memset(copy + from->limit / 8, 0, 256);
-    padded.bits = copy;
-    return gcomp__read_coded(form, &padded, codes);
-}
-
-/* Kernel read: the next segment, which begins at *at and ends before `end`, as packed codes,
-   with zeros behind up to a multiple of 64 levels. Checks it to the last bit; *at moves behind
-   it. Errors: TRUNCATED, it ends behind `end`; TRAILING_BYTES, its length says more bytes than
-   its bits fill; RESERVED_BITS, padding is not zero; CORRUPT, anything else. */
-#define gcomp__read_segment GCOMP__F(read_segment)
-static gcomp_result gcomp__read_segment(const gcomp__form *form, size_t count, const uint8_t **at,
-                                        const uint8_t *end, uint8_t *codes)
-{
-    const size_t packed = gcomp__packed_bytes(form, count), left = (size_t)(end - *at);
-    const uint8_t *p = *at;
-    gcomp__coded from;
-    if (!left) return GCOMP_TRUNCATED;
-    from.head = p[0];
-    if (from.head == GCOMP__BY_PACKED) {
-        if (left <= packed) return GCOMP_TRUNCATED;
-        /* packed codes as they are; their last byte is padded by zeros up to whole groups */
-        *at = p + 1 + packed;
-        memset(codes + packed, 0, (count + 63) / 64 * 4 * form->code16 - packed);
-        memcpy(codes, p + 1, packed);
-        return gcomp__check_packed(form, codes, count);
-    }
-    /* a form that the codec allows, and the length that follows it */
-    if (!gcomp__may_code(form, from.head)) return GCOMP_CORRUPT;
-    if (left < 3) return GCOMP_TRUNCATED;
-    size_t bytes = gcomp__get16(p + 1);
-    if (3 + bytes > packed) return GCOMP_CORRUPT; /* an encoder would have left it packed */
-    if (bytes > left - 3) return GCOMP_TRUNCATED;
-    *at = p + 3 + bytes;
-    from.bits = p + 3;
-    from.at = 0;
-    from.limit = 8 * bytes;
-    from.count = count;
-    /* groups are read by words, which may reach behind the segment */
-    if (left < 3 + bytes + 256) return gcomp__read_last(form, &from, codes);
-    return gcomp__read_coded(form, &from, codes);
-}
-
-/* >>decoding levels: coded levels as floats, to where a sink wants them. A segment is unpacked into
-   a buffer in the innermost cache, and decoded from there as packed codes are. */
-
-/* residual <- p - what was sent, for `count` elements from `begin` on. view: the packed codes,
-   the first of them that of element `begin`; or NULL: nothing was sent. */
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE
+#if GCOMP__HAS_CODES
+/* residual <- p - what was sent, for `count` elements from `begin` on. view: element `at` of it is
+   element `begin` of the tensor; or NULL: nothing was sent. */
 #define gcomp__keep_levels GCOMP__F(keep_levels)
-GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__view *view,
+GCOMP__NOINLINE void gcomp__keep_levels(const gcomp__sink *sink, const gcomp__view *view, size_t at,
                                         size_t begin, size_t count)
 {
     GCOMP__ON_A_LINE float own[GCOMP__TILE]; /* what was sent of a tile */
     size_t some;
     for (size_t i = 0; i < count; i += some) {
         some = gcomp__min(GCOMP__TILE, count - i); /* a tile */
-        if (view) gcomp__decode_to(view, i, some, own, NULL, 0);
+        if (view) gcomp__decode_to(view, at + i, some, own, NULL, 0);
         gcomp__update_residual(&sink->in, begin + i, some, view ? own : NULL);
     }
 }
 
-/* Levels of a segment into y of halves, which one payload alone makes. part: the packed codes, the
-   first of them that of element `begin`. */
+/* Levels into y of halves, which one payload alone makes. part: their codes, the first of them that
+   of element `begin`. */
 #define gcomp__spread_halves GCOMP__F(spread_halves)
 GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__view *part,
                                           size_t begin, size_t count)
 {
-    gcomp__sink with = *sink; /* a sink for this segment */
+    gcomp__sink with = *sink; /* a sink for these levels */
     with.views = part;
     with.payloads = NULL;
     with.y.halves += 2 * begin;
@@ -11020,60 +9933,54 @@ GCOMP__NOINLINE void gcomp__spread_halves(const gcomp__sink *sink, const gcomp__
         gcomp__end_halves(&with, i, gcomp__min(GCOMP__TILE, count - i), NULL);
 }
 
-/* A chunk of one payload, which is valid. Its segments are unpacked one by one, and go where
-   `ending` says; COMMIT: they leave the residual. The codes may also be packed without segments,
-   if payloads of several codecs are added. */
+/* A chunk of one payload, which is valid. Its levels become codes, some at a time in the innermost
+   cache, and go where `ending` says; COMMIT: they leave the residual. Payloads of several codecs
+   may be added, so its codes may also be packed: these are decoded where they stand. */
 #define gcomp__spread GCOMP__F(spread)
 GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *view, size_t chunk,
                                    int ending, gcomp__state_reader *states)
 {
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    const size_t segment = gcomp__segment_of(&view->form); /* elements of a segment */
-    const uint8_t *at = gcomp__coded_chunk(view, chunk),
-                  *stop = gcomp__coded_chunk(view, chunk + 1);
-    gcomp__view part = *view; /* shows the segment at work */
-    uint8_t codes[GCOMP__SEGMENT];
+    const int coded = view->form.coded;
+    const uint8_t *at = coded ? gcomp__coded_chunk(view, chunk) : NULL,
+                  *stop = coded ? gcomp__coded_chunk(view, chunk + 1) : NULL;
+    gcomp__view part = *view; /* shows the levels at work */
+    uint8_t codes[GCOMP__SOME_LEVELS];
     size_t count;
-    states->whole = 0;
+    gcomp__before_levels(states, view);
     for (size_t i = begin; i < end; i += count) {
-        count = gcomp__min(segment, end - i);
-        part.codes = codes;
-        /* a segment has whole blocks, or lies within one: both are powers of two */
-        part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
-        if (!view->form.code) part.codes = view->codes + i / 16 * view->form.code16;
-        else if (GCOMP__HAS_STATES && view->form.code == GCOMP__BY_STATES) {
-            if (gcomp__read_states(states, end - i, &at, stop, codes) != GCOMP_OK) return;
-        } else if (gcomp__read_segment(&view->form, count, &at, stop, codes) != GCOMP_OK)
-            return; /* cannot happen after a check */
-        /* part's element 0 is element i of the tensor */
-        if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, i, count);
+        const size_t first = coded ? 0 : i; /* the element of `part` that is element i */
+        count = gcomp__min(GCOMP__SOME_LEVELS, end - i);
+        if (coded) {
+            /* they are whole blocks, or lie within one: both are powers of two */
+            part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
+            part.codes = codes;
+            if (gcomp__read_states(states, end - i, &at, stop, codes) != GCOMP_OK)
+                return; /* cannot happen after a check */
+        }
+        if (ending == GCOMP__COMMIT) gcomp__keep_levels(sink, &part, first, i, count);
         else if (sink->y.halves) gcomp__spread_halves(sink, &part, i, count);
         else if (ending == GCOMP__STORE)
-            gcomp__decode_to(&part, 0, count, sink->y.floats + i, NULL, 0);
+            gcomp__decode_to(&part, first, count, sink->y.floats + i, NULL, 0);
         else
-            gcomp__add_decoded(&part, 0, count, sink->y.floats + i, sink->weight,
+            gcomp__add_decoded(&part, first, count, sink->y.floats + i, sink->weight,
                                ending == GCOMP__FRESH);
     }
 }
 
-/* Kernel sink of coded levels: payload by payload, in the order of a sum. The residual comes
-   first, since y may be the gradient, which it is made from. */
-#if GCOMP__HAS_STATES
-#define GCOMP__OF_LEVELS(name) GCOMP__F(name)
-#else
-#define GCOMP__OF_LEVELS(name) NULL
-#endif
-#define gcomp__sink_levels GCOMP__F(sink_levels)
-static void gcomp__sink_levels(void *arg, size_t chunk)
+/* Kernel sink_coded: payload by payload, in the order of a sum. The residual comes first, since y
+   may be the gradient, which it is made from. */
+#define gcomp__sink_coded GCOMP__F(sink_coded)
+static void gcomp__sink_coded(void *arg, size_t chunk)
 {
     const gcomp__sink *sink = (const gcomp__sink *)arg;
     const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    gcomp__state_reader states; /* here, since a frame has room for this or for a segment */
-    states.get = GCOMP__OF_LEVELS(get_states);
+    gcomp__state_reader states; /* here, since a frame has room for this or for codes */
+    states.get = gcomp__get_states;
     if (gcomp__keeps_rest(sink)) {
         /* if nothing was sent, the residual becomes p */
         if (sink->own) gcomp__spread(sink, sink->own, chunk, GCOMP__COMMIT, &states);
-        else gcomp__keep_levels(sink, NULL, begin, end - begin);
+        else gcomp__keep_levels(sink, NULL, 0, begin, end - begin);
     }
     for (size_t w = 0; gcomp__wanted(&sink->y) && w < sink->count; w++)
         gcomp__spread(sink, sink->views + w, chunk,
@@ -11082,13 +9989,24 @@ static void gcomp__sink_levels(void *arg, size_t chunk)
                                                    : GCOMP__ADD,
                       &states);
 }
-
-static const gcomp__level_kernels GCOMP__F(coders) = {
-    gcomp__code_levels, gcomp__read_segment, gcomp__sink_levels, GCOMP__OF_LEVELS(put_states),
-    GCOMP__OF_LEVELS(get_states)};
 #endif
-#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_CODES
-static const gcomp__level_kernels GCOMP__F(coders) = {NULL, NULL, NULL, NULL, NULL};
+
+static const gcomp__common_kernels GCOMP__F(common) = {
+    gcomp__crc, gcomp__measure_range, gcomp__encode, gcomp__decode_to, gcomp__end_chunk,
+    GCOMP__IN_OBJECT(gcomp__saturate_all), gcomp__absorb, gcomp__scale_copy, gcomp__max_bits_of,
+    GCOMP__IN_OBJECT(gcomp__squares), gcomp__widen, gcomp__narrow, gcomp__any_invalid,
+    GCOMP__HAS_MOMENTUM ? gcomp__advance_momentum : NULL,
+#if GCOMP__HAS_STORED
+    gcomp__unpack_residual, gcomp__pack_residual,
+#else
+    NULL, NULL,
+#endif
+#if GCOMP__HAS_CODES
+    gcomp__put_states, gcomp__get_states, gcomp__sink_coded
+#else
+    NULL, NULL, NULL
+#endif
+};
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -11303,6 +10221,27 @@ static void gcomp__two_lists(gcomp__indices *x, gcomp__indices *y, uint32_t *to_
 #if GCOMP__IN_ONCE
 /* ---------------- writing. Bits go from bit 0 of each byte on, and nothing is written behind the
    last byte: the caller knows that there is room for just these. */
+
+/* A stream of bits that is written. Whole bytes are in memory already; the last bits, fewer than
+   8, wait in `bits`. Between calls fill < 8. */
+typedef struct gcomp__packer {
+    uint8_t *at;   /* where the next byte goes */
+    uint64_t bits; /* the bits that wait */
+    unsigned fill; /* how many */
+} gcomp__packer;
+
+/* Writes the lowest `count` <= 56 bits of value; its other bits must be 0. 8 bytes are stored each
+   time, and `at` moves behind those that are complete. So there is no branch, but up to 8 bytes
+   behind the end of the stream are written too. */
+GCOMP__INLINE void gcomp__pack_some(gcomp__packer *p, uint64_t value, size_t count)
+{
+    p->bits |= value << p->fill;
+    gcomp__put64(p->at, p->bits);
+    p->fill += (unsigned)count;
+    p->at += p->fill >> 3;
+    p->bits >>= p->fill & 56; /* 8 times the whole bytes; fill < 64 */
+    p->fill &= 7;
+}
 
 /* Appends the low `count` bits of value, at most 32, byte by byte. Higher bits of value are 0. */
 GCOMP__INLINE void gcomp__pack_bytes(gcomp__packer *p, uint64_t value, unsigned count)
@@ -11748,9 +10687,8 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_ONCE
 
-/* The tables of a set: the kernels that methods share, and the coders of levels. A build with one
-   set has one table of a kind, which is named here: then the compiler sees which functions of it
-   are called, and drops the others. */
+/* The table of a set: the kernels that methods share. A build with one set has one table, which is
+   named here: then the compiler sees which functions of it are called, and drops the others. */
 GCOMP__INLINE const gcomp__common_kernels *gcomp__common(const gcomp__set *set)
 {
 #if GCOMP__ONE_SET
@@ -11758,16 +10696,6 @@ GCOMP__INLINE const gcomp__common_kernels *gcomp__common(const gcomp__set *set)
     return &GCOMP__F(common);
 #else
     return set->common;
-#endif
-}
-
-GCOMP__INLINE const gcomp__level_kernels *gcomp__coders(const gcomp__set *set)
-{
-#if GCOMP__ONE_SET
-    (void)set;
-    return &GCOMP__F(coders);
-#else
-    return set->coders;
 #endif
 }
 
@@ -11836,8 +10764,8 @@ static gcomp_result gcomp__unpack(const gcomp__method *m, uint32_t word, double 
 }
 
 /* What these parameters of a block method mean for n elements. Coded levels add at most the table
-   of the chunks' ends, 8 bytes for each chunk but the last, and the head of each segment, a byte: a
-   segment whose coded form would be longer is packed. */
+   of the chunks' ends, 8 bytes for each chunk but the last, and the head of each chunk, a byte: a
+   chunk whose coded form would be longer is packed. */
 static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n,
                            gcomp__form *form)
 {
@@ -11853,9 +10781,8 @@ static void gcomp__form_of(const gcomp__method *m, const double *param, size_t n
     form->bound = gcomp__plus(gcomp__times(n / 16, form->code16),
                               n % 16 ? gcomp__last_bytes(form, n % 16) : 0);
     form->bound = gcomp__plus(form->bound, form->scales);
-    if (GCOMP__HAS_CODES && form->code && n)
-        form->bound = gcomp__plus(form->bound, 8 * (gcomp__chunks(n) - 1) +
-                                                   gcomp__ceil_div(n, gcomp__segment_of(form)));
+    if (GCOMP__HAS_CODES && form->coded && n)
+        form->bound = gcomp__plus(form->bound, 9 * gcomp__chunks(n) - 8);
 }
 
 /* NULL, or the sentence that says why these parameters, each in its range, do not go together. With
@@ -11869,7 +10796,7 @@ static const char *gcomp__refusal(const gcomp__method *m, const double *param, i
     gcomp__form_of(m, param, 0, &form);
     if (GCOMP__HAS_ROWS && form.row)
         return "a sparse method's values have no rows: they take no block=row";
-    return form.code ? "a sparse method's values are packed: they take no other code" : NULL;
+    return form.coded ? "a sparse method's values are packed: they take no other code" : NULL;
 }
 
 /* The method of a codec. NULL if anything in the codec is not valid: users can fill in a
@@ -11947,40 +10874,41 @@ static void gcomp__measure_chunk(void *arg, size_t chunk)
                                              job->measured + job->each * chunk);
 }
 
-/* Task: encodes a chunk with coded levels, whose length is known only afterwards. It has a place
-   that is long enough for each outcome. Packed codes are made at its end, and then coded to its
-   beginning. What is written never overtakes what is read: a segment is at most a byte longer than
-   packed.
+/* Bytes of the place of a chunk with coded levels: a head, and packed codes. */
+static size_t gcomp__chunk_place(const gcomp__form *form)
+{
+    return 1 + GCOMP_CHUNK / 16 * (size_t)form->code16;
+}
 
-     place     | a byte for each segment | packed codes of the chunk   |
-     then      | segment | segment | ... |  free  |
+/* Task: encodes a chunk with coded levels, whose length is known only afterwards. It has a place
+   that is long enough for each outcome. Packed codes are made in it, and then coded to its
+   beginning. Where they should stay packed, they are made once more, since coding has lost them.
+
+     place     | a byte | packed codes of the chunk  |
+     then      | 1, states, parts |       free       |
+     or        |   0    | packed codes               |
 
    The number of bytes goes to the table of ends, for gcomp__join_chunks. A chunk that is not finite
    has none: the encoder fails. */
 static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
 {
     gcomp__encode_job job = *(const gcomp__encode_job *)arg;
-    const gcomp__form *form = &job.form;
-    const size_t segment = gcomp__segment_of(form), begin = chunk * GCOMP_CHUNK,
-                 count = gcomp__min(GCOMP_CHUNK, job.n - begin);
+    const gcomp__common_kernels *kernels = gcomp__common(job.call->set);
+    const gcomp__measured *measured = job.measured + job.each * chunk;
+    const size_t begin = chunk * GCOMP_CHUNK, count = gcomp__min(GCOMP_CHUNK, job.n - begin);
+    const unsigned bits = job.form.code16 / 2;
     uint8_t *ends = job.codes,
-            *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * (GCOMP_CHUNK / segment);
-    size_t bytes;
-    job.codes = place + (count + segment - 1) / segment; /* packed codes: behind a byte a segment */
-    gcomp__measured *const measured = job.measured + job.each * chunk;
-    (gcomp__common(job.call->set)->encode)(&job, chunk);
-    place += begin / 16 * form->code16; /* encode adds this to job.codes by itself */
-    uint8_t *const codes = job.codes + begin / 16 * form->code16;
-    if (measured->max_bits >= 0x7f800000u) bytes = 0;
-    else if (GCOMP__HAS_STATES && form->code == GCOMP__BY_STATES) {
-        bytes = gcomp__code_states(gcomp__coders(job.call->set), codes, count, place);
-        if (!bytes) { /* the codes once more, packed */
-            (gcomp__common(job.call->set)->encode)(&job, chunk);
-            place[0] = GCOMP__BY_PACKED;
-            memmove(place + 1, codes, count);
-            bytes = 1 + count;
-        }
-    } else bytes = (gcomp__coders(job.call->set)->code)(form, codes, count, place);
+            *place = ends + 8 * (gcomp__chunks(job.n) - 1) + chunk * gcomp__chunk_place(&job.form);
+    size_t bytes = 0;
+    job.codes = place + 1 - begin / 8 * bits; /* the kernel adds this by itself */
+    (kernels->encode)(&job, chunk);
+    if (measured->max_bits < 0x7f800000u)
+        bytes = gcomp__code_states(kernels, place + 1, count, bits, place);
+    if (!bytes && measured->max_bits < 0x7f800000u) {
+        (kernels->encode)(&job, chunk);
+        place[0] = 0;
+        bytes = 1 + (count * bits + 7) / 8;
+    }
     if (begin + count == job.n) *job.last = bytes;
     else gcomp__put64(ends + 8 * chunk, bytes);
 }
@@ -11993,13 +10921,11 @@ static void gcomp__encode_coded_chunk(void *arg, size_t chunk)
 static size_t gcomp__join_chunks(const gcomp__encode_job *job)
 {
     const size_t chunks = gcomp__chunks(job->n), table = 8 * (chunks - 1);
-    const size_t place = /* bytes of the place of a whole chunk */
-        GCOMP_CHUNK / 16 * job->form.code16 + GCOMP_CHUNK / gcomp__segment_of(&job->form);
     uint8_t *data = job->codes + table;
     size_t at = 0;
     for (size_t c = 0; c < chunks; c++) {
         const size_t bytes = c + 1 < chunks ? (size_t)gcomp__get64(job->codes + 8 * c) : *job->last;
-        memmove(data + at, data + c * place, bytes);
+        memmove(data + at, data + c * gcomp__chunk_place(&job->form), bytes);
         at += bytes; /* where chunk c ends */
         if (c + 1 < chunks) gcomp__put64(job->codes + 8 * c, at);
     }
@@ -12102,8 +11028,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     job.makes_p = in->dtype != GCOMP_F32 || in->scale != 1.0f || in->residual.packed ||
                  job.factor != 1.0f;
     /* coded levels are read again, and blocks by rows are short */
-    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.code && !by_rows;
-    if (GCOMP__HAS_STATES && call->first) {
+    job.streamed = n >= GCOMP__STREAM_FROM && !job.form.coded && !by_rows;
+    if (GCOMP__HAS_CODES && call->first) {
         job.unit.a = call->first[0];
         job.unit.b = call->first[1];
     }
@@ -12124,7 +11050,7 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     }
     if (job.given) gcomp__put_scale(body, job.form.scale_bytes, &job.unit);
     /* codes, and with blocks their scales */
-    const int coded = GCOMP__HAS_CODES && job.form.code;
+    const int coded = GCOMP__HAS_CODES && job.form.coded;
     if (by_rows) {
         gcomp__put32(body, (uint32_t)job.form.row);
         gcomp__put32(body + 4, (uint32_t)job.form.before);
@@ -12247,7 +11173,7 @@ static gcomp_result gcomp__block_open(gcomp__view *view)
             return GCOMP_CORRUPT;
     }
     size_t need = view->form.bound;
-    if (GCOMP__HAS_CODES && view->form.code && view->n) { /* at least: scales, the table of ends */
+    if (GCOMP__HAS_CODES && view->form.coded && view->n) { /* at least: scales, the table of ends */
         need = gcomp__plus(view->form.scales, 8 * (gcomp__chunks(view->n) - 1));
         if (view->bytes < need) return GCOMP_TRUNCATED;
     } else if (view->bytes != need)
@@ -12298,46 +11224,40 @@ GCOMP__NOINLINE gcomp_result gcomp__check_values(const gcomp__view *view, size_t
     return GCOMP_OK;
 }
 
-/* Checks the segments of a chunk, from *at to `end`, to the last bit. With `values` decoded values
-   must be finite: a segment at a time becomes packed codes, of which `part` is a view. */
-GCOMP__NOINLINE gcomp_result gcomp__check_segments(const gcomp__view *view, size_t chunk,
-                                                   gcomp__state_reader *states, const uint8_t **at,
-                                                   const uint8_t *end, int values)
+/* Checks a chunk of coded levels, from *at to `end`, to the last bit. With `values` decoded values
+   must be finite: some levels at a time become codes, of which `part` is a view. */
+GCOMP__NOINLINE gcomp_result gcomp__check_levels(const gcomp__view *view, size_t chunk,
+                                                 gcomp__state_reader *states, const uint8_t **at,
+                                                 const uint8_t *end, int values)
 {
-    const size_t segment = gcomp__segment_of(&view->form),
-                 stop = gcomp__min(view->n, (chunk + 1) * GCOMP_CHUNK);
-    size_t count; /* elements of a segment */
-    uint8_t codes[GCOMP__SEGMENT];
+    const size_t stop = gcomp__min(view->n, (chunk + 1) * GCOMP_CHUNK);
+    uint8_t codes[GCOMP__SOME_LEVELS];
     gcomp__view part = *view;
     part.codes = codes;
-    states->whole = 0;
-    for (size_t i = chunk * GCOMP_CHUNK; i < stop; i += count) {
-        count = gcomp__min(segment, stop - i);
-        if (GCOMP__HAS_STATES && view->form.code == GCOMP__BY_STATES)
-            GCOMP__TRY(gcomp__read_states(states, stop - i, at, end, codes));
-        else
-            GCOMP__TRY((gcomp__coders(view->set)->read)(&view->form, count, at, end, codes));
+    gcomp__before_levels(states, view);
+    for (size_t i = chunk * GCOMP_CHUNK, count; i < stop; i += count) {
+        count = gcomp__min(GCOMP__SOME_LEVELS, stop - i);
+        GCOMP__TRY(gcomp__read_states(states, stop - i, at, end, codes));
         part.scales = view->scales + (i >> view->shift) * view->form.scale_bytes;
         if (values) GCOMP__TRY(gcomp__check_values(&part, count));
     }
     return *at != end ? GCOMP_TRAILING_BYTES : GCOMP_OK;
 }
 
-/* Checks coded levels: ends of chunks must not fall, and the segments of a chunk must end where
-   the table says. */
+/* Checks coded levels: ends of chunks must not fall, and a chunk must end where the table says. */
 GCOMP__NOINLINE gcomp_result gcomp__check_coded(const gcomp__view *view, int values)
 {
     const size_t chunks = gcomp__chunks(view->n);
-    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* segments; the next one */
+    const uint8_t *data = view->codes + 8 * (chunks - 1), *at = data; /* chunks; the next levels */
     uint64_t end = 0; /* of this chunk, counted from data */
     gcomp__state_reader states;
-    states.get = gcomp__coders(view->set)->get;
+    states.get = gcomp__common(view->set)->get_states;
     for (size_t c = 0; c < chunks; c++) {
         const uint64_t stop = c + 1 < chunks ? gcomp__get64(view->codes + 8 * c)
                                              : (uint64_t)(view->body + view->bytes - data);
         if (stop < end || stop > (uint64_t)(view->body + view->bytes - data)) return GCOMP_CORRUPT;
-        end = stop; /* the table is right so far: the chunk's segments are inside of the body */
-        GCOMP__TRY(gcomp__check_segments(view, c, &states, &at, data + (size_t)end, values));
+        end = stop; /* the table is right so far: the chunk is inside of the body */
+        GCOMP__TRY(gcomp__check_levels(view, c, &states, &at, data + (size_t)end, values));
     }
     return GCOMP_OK;
 }
@@ -12387,8 +11307,8 @@ GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t co
    negative. Floats are compared as words: of positive floats the larger has the larger word, and a
    sign makes it larger than all these. Values are decoded only for a method whose codes alone may
    be too large (GCOMP__BY_VALUE), or where a scale is: no code stands for a number of 2^16 or more,
-   so d * q is finite where d is below 2^112. Of coded levels the reader of segments checks padding
-   and codes. Checks of one word a code run in a kernel. */
+   so d * q is finite where d is below 2^112. Of coded levels their reader checks
+   the codes. Checks of one word a code run in a kernel. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
@@ -12412,7 +11332,7 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     }
     if (most >= 0x7f800000u) return GCOMP_CORRUPT;
     values |= most >= 0x77800000u; /* 2^112 */
-    if (GCOMP__HAS_CODES && form->code && view->n) return gcomp__check_coded(view, values);
+    if (GCOMP__HAS_CODES && form->coded && view->n) return gcomp__check_coded(view, values);
     for (size_t i = 0; i < view->n;) { /* the bits of the last byte that no code uses */
         gcomp__matrix_block b = {0, view->n, 0, 0};
         if (GCOMP__HAS_ROWS && form->row) b = gcomp__block_at(form, view->n, i);
@@ -12588,16 +11508,16 @@ static float *gcomp__scratch_floats(gcomp__call *call, size_t n)
 static void gcomp__block_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     gcomp__sink with = *sink;
-    unsigned coded = sink->own ? sink->own->form.code : 0; /* does any payload have them? */
+    int coded = sink->own && sink->own->form.coded; /* does any payload have coded levels? */
     /* payloads that were not opened are alike */
     for (size_t w = 0; w < (sink->payloads ? 1 : sink->count); w++)
-        coded |= sink->views[w].form.code;
+        coded |= sink->views[w].form.coded;
     with.one_pass = sink->ending == GCOMP__COMMIT && sink->in.dtype == GCOMP_F32 &&
                     sink->in.scale == 1.0f && sink->in.residual.floats && sink->y.floats &&
                     sink->own &&
                     sink->own_at < sink->count && sink->count <= 2;
     gcomp__run(call, gcomp__chunks(sink->n),
-               GCOMP__HAS_CODES && coded ? gcomp__coders(call->set)->sink
+               GCOMP__HAS_CODES && coded ? gcomp__common(call->set)->sink_coded
                                          : gcomp__common(call->set)->sink,
                &with);
 }
@@ -12626,7 +11546,7 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
      BLOCKS     a size of blocks        BLOCKS_OR  the same; the default depends on others
                                         BLOCKS_OR_ROWS  the same; it may be "row"
      ONE_OF     a name; its number is `initial` .. `last`, counted from 0
-     CODE       the entropy code of levels, in the order of GCOMP__PACKED, ... */
+     CODE       1 if levels are coded, see form.coded */
 #define GCOMP__NUMBER(name, initial, low, high, bits) \
     { \
         name, GCOMP__REAL, initial, low, high, bits, 0, NULL, 0 \
@@ -12648,7 +11568,7 @@ static const gcomp__sums gcomp__gathered = {{GCOMP__GATHER}};
     { \
         name, GCOMP__CHOICE, initial, 0, last, bits, 0, choices, 0 \
     }
-#define GCOMP__CODE GCOMP__ONE_OF("code", 0, 3, 2, "packed|elias|rice|auto|")
+#define GCOMP__CODE GCOMP__ONE_OF("code", 0, 1, 1, "packed|entropy|")
 #endif
 
 /* >>sums of floats: what a worker brings to a sum. */
@@ -13734,9 +12654,8 @@ GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->b
    float. |p - C(p)| <= |d| / 2, but beyond the last level at most 1.5 |d| with 8 bits, 1.19 |d|
    with 4, 1.52 |d| with 3. With 2 bits no block loses more than |p|^2. The numbers 8.15, 4.5, 2.5
    and .4 lose least of normal numbers and of their cubes. Rounding at random must not cut levels
-   off, and entropy codes (code= is as in qsgd, for the full range) expect most levels near 0: both
-   have |q| <= h - 1 and d = max |p| / (h - 1), rounded up. With rounding=stochastic |p - C(p)| < d,
-   and C is unbiased.
+   off: it has |q| <= h - 1 and d = max |p| / (h - 1), rounded up. Then |p - C(p)| < d, and C is
+   unbiased.
 
    Of normal numbers .0088 of |p|^2 is lost with 4 bits and blocks of 64, .034 with 3, .114 with 2;
    2.9e-5 with 8 and blocks of 32. So the default blocks are 64, with 8 bits 32; affine ones have
@@ -13954,7 +12873,7 @@ static void gcomp__affine_fit(const gcomp__form *form, const gcomp__measured *m,
     u->offset = u->b * u->lift;
 }
 
-/* param: bits (0: 8, 1: 4, 2: 2, 3: 3), block, rounding, range, code. */
+/* param: bits (0: 8, 1: 4, 2: 2, 3: 3), block, rounding, range. */
 static void gcomp__int_form(const double *param, gcomp__form *form)
 {
     static const uint8_t widths[4] = {8, 4, 2, 3};
@@ -13967,7 +12886,6 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
     form->block = (size_t)param[1];
     form->levels = (float)((1 << (widths[size] - 1)) - 1); /* h - 1 */
     form->stochastic = stochastic;
-    form->code = (unsigned)param[4];
     if (affine) {
         form->scale_bytes = GCOMP__TWO_FLOATS; /* d, c */
         form->measure = GCOMP__RANGE; /* the smallest and the largest p */
@@ -13976,21 +12894,18 @@ static void gcomp__int_form(const double *param, gcomp__form *form)
         form->scale_bytes = GCOMP__ONE_BFLOAT; /* d */
         form->cut = widths[size] == 2 ? 17 : 16;
         form->measure = stochastic ? GCOMP__MOST : GCOMP__RANGE; /* also the sign of m */
-        form->scale_is_step = stochastic || form->code;
+        form->scale_is_step = stochastic;
         form->constant = parts[size];
         form->fit = gcomp__full_fit;
     }
 }
 
-/* Entropy codes expect most levels near 0; affine ones are spread over all codes. Coders are made
-   for codes that fill bytes, and 3 bits have one kernel. */
+/* 3 bits have one kernel. */
 static const char *gcomp__int_refuse(const double *param, int values)
 {
     (void)values;
-    if (param[3] != 0 && param[4] != 0)
-        return "int:code codes levels around zero: it goes with range=full";
-    return param[0] == 3 && (param[2] != 0 || param[3] != 0 || param[4] != 0)
-               ? "int:bits=3 goes with rounding=nearest, range=full and code=packed" : NULL;
+    return param[0] == 3 && (param[2] != 0 || param[3] != 0)
+               ? "int:bits=3 goes with rounding=nearest and range=full" : NULL;
 }
 
 static const char *gcomp__int_before_adam(const gcomp_codec *codec)
@@ -14002,7 +12917,7 @@ static const gcomp__method gcomp__row_int = {
     "int", 40, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT | GCOMP__VALUES,
     {GCOMP__ONE_OF("bits", 0, 3, 2, "8|4|2|3|"), GCOMP__BLOCKS_OR("block", 32, 64, 3),
      GCOMP__ONE_OF("rounding", 0, 1, 0, "nearest|stochastic|"),
-     GCOMP__ONE_OF("range", 0, 1, 1, "full|affine|"), GCOMP__CODE},
+     GCOMP__ONE_OF("range", 0, 1, 1, "full|affine|")},
     GCOMP__KERNELS(int), &gcomp__block_payload, &gcomp__gathered,
     {gcomp__int_form, NULL, gcomp__int_before_adam, NULL, NULL, gcomp__int_refuse}};
 #endif
@@ -14164,7 +13079,7 @@ static void gcomp__ecsq_form(const double *param, gcomp__form *form)
     form->block = GCOMP_CHUNK;
     form->levels = 127;
     form->fit = gcomp__ecsq_fit;
-    form->code = GCOMP__BY_STATES;
+    form->coded = 1;
 }
 
 static const char *gcomp__ecsq_before_adam(const gcomp_codec *codec)
@@ -14198,7 +13113,7 @@ static const gcomp__method gcomp__row_ecsq = {
      body    | d (even) or norm (powers), 4 bytes, of each bucket | n codes q, two's complement |
              q has 2, 4, 8 or 16 bits: the least that hold -s .. s; powers 4 or 8
 
-   code=elias is the paper's bit stream, rice is smaller and faster, auto the smallest: >>levels.
+   Levels that are coded by states (code=entropy) take fewer bits than the paper's Elias codes.
    Even: Alistarh et al., NeurIPS 2017 (also known as linear dithering). Powers: natural dithering,
    Horvath et al., MSML 2022. */
 #if GCOMP__EACH_WIDE(QSGD)
@@ -14317,16 +13232,18 @@ static void gcomp__qsgd_form(const double *param, gcomp__form *form)
     form->measure = param[1] != 0 ? GCOMP__L2 : GCOMP__MOST;
     form->scale_is_step = form->measure == GCOMP__MOST && !powers;
     form->fit = powers ? gcomp__powers_fit : gcomp__qsgd_fit;
-    form->code = (unsigned)param[3];
+    form->coded = param[3] != 0;
     if (!powers) return;
     form->kernel = size == 1 ? 4 : 5;
     if (size == 2) form->check = GCOMP__BY_VALUE; /* codes of 8 bits reach 2^(128 - s) norm */
 }
 
-/* The quantiser multiplies by 2^(s + 15), which must be a float. */
+/* Levels that are coded have 8 bits at most. The quantiser of powers multiplies by 2^(s + 15),
+   which must be a float. */
 static const char *gcomp__qsgd_refuse(const double *param, int values)
 {
     (void)values;
+    if (param[3] != 0 && param[0] > 127) return "qsgd:code=entropy takes at most 127 levels";
     return param[4] != 0 && param[0] > 100 ? "qsgd:spacing=powers takes at most 100 levels" : NULL;
 }
 
@@ -14376,6 +13293,7 @@ static void gcomp__terngrad_fit(const gcomp__form *form, const gcomp__measured *
 /* param: clip, block, share, code. */
 static void gcomp__terngrad_form(const double *param, gcomp__form *form)
 {
+    form->coded = param[3] != 0;
     form->code16 = 4; /* codes of 2 bits */
     form->scale_bytes = GCOMP__ONE_FLOAT;
     form->scale_first = 1;
@@ -14385,7 +13303,6 @@ static void gcomp__terngrad_form(const double *param, gcomp__form *form)
     form->measure = GCOMP__MOMENTS;
     form->constant = (float)param[0];
     form->fit = gcomp__terngrad_fit;
-    form->code = (unsigned)param[3];
 }
 
 /* share=1, the round before the gather: this worker proposes the s that it would take alone. */
@@ -21418,11 +20335,9 @@ static const gcomp__method gcomp__row_intsum = {
 #if GCOMP__ONE_SET
 static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA};
 #elif GCOMP__IN_WIDE
-static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &gcomp__common_avx2, &gcomp__sparse_avx2,
-                                         &gcomp__coders_avx2};
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &gcomp__common_avx2, &gcomp__sparse_avx2};
 #else
-static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GCOMP__F(sparse),
-                                         &GCOMP__F(coders)};
+static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GCOMP__F(sparse)};
 #endif
 #endif
 
@@ -21536,10 +20451,6 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gb_stream
 #undef gb_stream_end
 #undef gu_crc8
-#undef gu_gather
-#undef gu_scatter
-#undef gu_slice
-#undef gu_unslice
 #undef gv_reg
 #undef gw_reg
 #undef gw_int
@@ -21923,7 +20834,7 @@ GCOMP__NOINLINE gcomp_result gcomp__parse_method(const gcomp__method **method, c
 
 /* Reads one codec, up to a bar or the end; *text ends there. On error *codec is unchanged. The
    value method of a sparse method is "none" (floats) where no plus stands. The last check asks the
-   rows whether the parameters fit each other, and fit values: "topk+qsgd:code=rice" does not.
+   rows whether the parameters fit each other, and fit values: "topk+qsgd:code=entropy" does not.
      text         topk:density=0.1+int:bits=4
      read by      |- parse_method -|-parse_method-|
      *codec       method topk, param    value int, value_param */
@@ -22273,7 +21184,7 @@ static gcomp_result gcomp__open_payload(const gcomp__set *set, gcomp__view *view
     uint64_t count = 0, bytes = 0;
     if (!p) return GCOMP_INVALID_ARGUMENT;
     if (!GCOMP__SMALL && like && length == GCOMP__HEADER + like->bytes && n == like->n &&
-        like->method->payload->open == gcomp__block_open && !like->form.code &&
+        like->method->payload->open == gcomp__block_open && !like->form.coded &&
         !like->form.row &&
         memcmp(p, like->body - GCOMP__HEADER, GCOMP__HEADER - 4) == 0) {
         gcomp__view_like(view, like, p);
@@ -22509,7 +21420,7 @@ static int gcomp__all_alike(const gcomp__view *first, const void *const *payload
     const uint8_t *like = (const uint8_t *)payloads[0];
     /* by rows: the words in front of the scales, too */
     const size_t words = GCOMP__HAS_ROWS && first->form.row && first->n ? 8 : 0;
-    if (!gcomp__writes_halves(first) || (count > 1 && first->form.code)) return 0;
+    if (!gcomp__writes_halves(first) || (count > 1 && first->form.coded)) return 0;
     for (size_t w = 1; w < count; w++) { /* method, value method; parameters */
         const uint8_t *p = (const uint8_t *)payloads[w];
         if (p[5] != like[5] || p[7] != like[7] || memcmp(p + 24, like + 24, 4) != 0 ||
@@ -23726,7 +22637,7 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
     if (m->payload->open != gcomp__block_open) return 1;
     if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
     gcomp__form_of(m, codec->param, 0, &form);
-    return form.code != GCOMP__PACKED;
+    return form.coded;
 }
 
 /* May payloads of n elements have other lengths than their bound? Those of block methods have not,
@@ -23736,7 +22647,7 @@ static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
     gcomp__form form;
     if (m->payload->open != gcomp__block_open) return 1;
     gcomp__form_of(m, codec->param, 0, &form);
-    return form.code != GCOMP__PACKED || form.row;
+    return form.coded || form.row;
 }
 
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes

@@ -604,7 +604,7 @@ static void test_bad_parameters_are_refused(void)
 {
     static const char *const bad[] = {"dgc:density=0",   "dgc:density=1.1", "dgc:momentum=1",  "dgc:momentum=-0.1",
                                       "dgc:nesterov=2",  "dgc:clip=-1",     "dgc:masking=0.5", "dgc:warmup=1.5",
-                                      "dgc:warmup=2000000", "dgc:rate=1",   "dgc+topk",        "dgc+qsgd:code=auto"};
+                                      "dgc:warmup=2000000", "dgc:rate=1",   "dgc+topk",        "dgc+qsgd:code=entropy"};
     static const char *const good[] = {"dgc", "dgc:density=0.01,momentum=0.5,nesterov=1,clip=2,masking=0,warmup=0+int:bits=4"};
     gcomp_codec codec;
     char text[160];

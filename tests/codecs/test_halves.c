@@ -156,7 +156,7 @@ static void test_every_codec_decodes_to_halves_as_to_floats_that_are_rounded(voi
 /* Payloads of one codec in any number; payloads of many codecs, in several orders. */
 static void test_means_of_many_payloads_and_of_mixed_codecs_are_rounded_once(void)
 {
-    static const char *const some[] = {"sign",      "topk:density=0.1", "int:bits=4,code=auto", "vote", "eden:bits=2", "bf16",
+    static const char *const some[] = {"sign",      "topk:density=0.1", "ecsq",             "vote", "eden:bits=2", "bf16",
                                        "int:bits=4", "int",             "none",                 "topk:density=0.2+int", "mx"};
     static const size_t sizes[] = {1, 17, 513, 65537};
     gcomp_codec codec;
@@ -164,7 +164,7 @@ static void test_means_of_many_payloads_and_of_mixed_codecs_are_rounded_once(voi
         for (size_t s = 0; s < 4; s++) {
             const size_t n = sizes[s];
             for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
-                const int needs = strchr(some[k], 'k') || strstr(some[k], "eden") || strstr(some[k], "code=");
+                const int needs = strchr(some[k], 'k') || strstr(some[k], "eden") || strstr(some[k], "ecsq");
                 CHECK(gcomp_codec_parse(&codec, some[k], NULL, 0) == GCOMP_OK);
                 for (size_t w = 0; w < WORKERS; w++) encode(&codec, w, n);
                 for (size_t count = 7; count <= WORKERS; count++) /* 8 views are added in one pass */
@@ -558,7 +558,7 @@ static void test_steps_of_halves_are_those_of_floats_rounded(void)
    the largest tensor whose mean is made in floats. */
 static void test_half_tensors_take_one_buffer_of_floats_and_no_more(void)
 {
-    static const char *const with_floats[] = {"topk:density=0.1", "eden", "powersgd", "randomk", "int:bits=4,code=auto", "sketch", "intsum"};
+    static const char *const with_floats[] = {"topk:density=0.1", "eden", "powersgd", "randomk", "qsgd:code=entropy", "sketch", "intsum"};
     static const char *const without[] = {"sign", "int", "bf16:rounding=stochastic", "mx", "vote", "none", "onebit"};
     const setting of = {2, 3000, GCOMP_AGGREGATE_GATHER, 0, 1, 0, 0};
     for (size_t k = 0; k < 14; k++) {

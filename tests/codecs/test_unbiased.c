@@ -217,14 +217,14 @@ static void test_stochastic_rounding_is_unbiased(void)
 {
     check_payloads("qsgd", 0);
     check_payloads("qsgd:levels=127,norm=l2", 0);
-    check_payloads("qsgd:levels=1,code=auto", 0);
+    check_payloads("qsgd:levels=1,code=entropy", 0);
     check_payloads("natural", 0);
     check_payloads("qsgd:spacing=powers", 0);
-    check_payloads("qsgd:norm=l2,code=auto,spacing=powers", 0);
+    check_payloads("qsgd:norm=l2,code=entropy,spacing=powers", 0);
     check_payloads("terngrad:clip=0", 0);
-    check_payloads("terngrad:clip=0,code=auto", 0);
+    check_payloads("terngrad:clip=0,code=entropy", 0);
     check_payloads("int:rounding=stochastic", 0);
-    check_payloads("int:bits=4,rounding=stochastic,code=auto", 0);
+    check_payloads("int:bits=4,rounding=stochastic", 0);
     check_payloads("int:bits=2,rounding=stochastic,range=affine", 0);
     check_payloads("fp8:rounding=stochastic", 0);
     check_payloads("fp8:format=e5m2,block=16,rounding=stochastic", 0);

@@ -24,9 +24,8 @@ ALTERNATIVES = (  # what decode.seen must hold after all vectors
      "indices by Golomb-Rice", "indices of 4 bytes", "indices packed", "indices in a bitmap",
      "piece of zeros", "piece that is small", "piece rotated once", "piece rotated twice",
      "all coefficients", "places in a bitmap", "places with low bits", "large coefficients",
-     "form packed", "form omega", "form gaps", "form tree of depth 0 with low bits",
-     "states: packed", "states: a new table", "states: the table before", "states: escaped", "states: 4", "states: 32"]
-    + ["form tree of depth %d" % depth for depth in range(4)])
+     "states: a new table", "states: the table before", "states: escaped", "states: 4", "states: 32"]
+    + ["states%s %d bits" % (what, bits) for what in (": packed in", " of levels of") for bits in (2, 4, 8)])
 
 program = sys.argv[1]
 complaints = []
@@ -160,7 +159,7 @@ def test_library_agrees():
                 payload[5] if length > 5 else 0, n, length, why or "accepted", "accepts it" if good else "refuses it",
                 payload[:64].hex()))
     print("# %d payloads accepted, %d refused" % (accepted, refused))
-    if accepted < 500 or refused < 500 or not {"offsets of segments", "states: 8", "states: 16"} <= decode.seen:
+    if accepted < 500 or refused < 500 or not {"offsets of chunks", "states: 8", "states: 16"} <= decode.seen:
         complain("too few payloads to say anything")
 
 

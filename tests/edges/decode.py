@@ -133,16 +133,6 @@ class Bits:
             ones += 1
         return ones << r | self.take(r)
 
-    def omega(self):
-        """An Elias omega code: the number 1, then, as long as a 1 follows, as many bits behind it as the number says, with
-        that 1 a new number; then a 0."""
-        number = 1
-        while self.take(1):
-            if number > 32:
-                raise Refused("an omega code is too long")
-            number = 1 << number | self.take(number)
-        return number
-
 
 def signed(code, width):
     return code - (1 << width) if code >> (width - 1) else code
@@ -181,7 +171,7 @@ class Word:
         return 1 << log2 if log2 else max(n, 1)
 
     def code(self, packed_only):
-        c = self.field(2)
+        c = self.field(1)
         if c and packed_only:
             raise Refused("values of a sparse method are packed")
         return c
@@ -196,117 +186,6 @@ def blocks(n, size):
 
 
 # ---------------- CODED LEVELS
-def tree(stream, size, depth, m):
-    """The elements below m, of `size`, that have u > 0. depth: the manual's T."""
-    if depth == 0:
-        word = stream.take(min(m, size))
-        return [i for i in range(size) if word >> i & 1]
-    half = size // 2
-    one_of_two = tree(stream, half, depth - 1, m)
-    lower = [i for i in one_of_two if stream.take(1)]
-    both = [i for i in lower if stream.take(1)]
-    found = sorted(lower + [i + half for i in one_of_two if i not in lower or i in both])
-    if found and found[-1] >= m:
-        raise Refused("an element behind the last one is not 0")
-    return found
-
-
-def planes(stream, m, levels, low_bits, above_zero):
-    """The q of m elements, at most 64: above_zero() says which have u > 0, behind the words of the low bits."""
-    words = [stream.take(m) for _ in range(low_bits)]
-    size = [sum((word >> i & 1) << b for b, word in enumerate(words)) for i in range(m)]
-    reached, j = above_zero(), 1
-    while reached:
-        for i in reached:
-            size[i] += 1 << low_bits
-        j += 1
-        if j > levels >> low_bits:
-            break
-        reached = [i for i in reached if stream.take(1)]
-    return [-q if q and stream.take(1) else q for q in size]
-
-
-def omega_segment(stream, m):
-    q, at = [0] * m, 0
-    while True:
-        at += stream.omega()
-        if at > m:
-            break
-        negative = stream.take(1)
-        size = stream.omega()
-        q[at - 1] = -size if negative else size
-    if at != m + 1:
-        raise Refused("a distance leads behind the end of the segment")
-    return q
-
-
-def gaps_segment(stream, m, levels, r):
-    present, at = [], -1
-    while True:
-        at += 1 + stream.rice(r)
-        if at >= m:
-            break
-        present.append(at)
-    if at != m:
-        raise Refused("a gap leads behind the end of the segment")
-    q = []
-    for first in range(0, m, 64):
-        here = [i - first for i in present if first <= i < first + 64]
-        q += planes(stream, min(64, m - first), levels, 0, lambda: here)
-    return q
-
-
-def tree_segment(stream, m, levels, depth, low_bits):
-    q = []
-    for first in range(0, m, 64):
-        count = min(64, m - first)
-        q += planes(stream, count, levels, low_bits, lambda: tree(stream, 64, depth, count))
-    return q
-
-
-def segment(body, m, width, levels, c):
-    """The q of a segment of m elements."""
-    packed = (m * width + 7) // 8
-    form = body.number(1)
-    if form == 0:
-        q = [signed(code, width) for code in codes(body, m, width)]
-    else:
-        count = body.number(2)
-        if 3 + count > packed:
-            raise Refused("a segment is longer than packed codes are")
-        stream = Bits(body.take(count), form == 1)
-        if form == 1 and c != 2:
-            q = omega_segment(stream, m)
-        elif 32 <= form <= 44 and c != 1:
-            q = gaps_segment(stream, m, levels, form - 32)
-        elif 64 <= form <= 127 and c != 1 and levels >> (form & 15):
-            q = tree_segment(stream, m, levels, form >> 4 & 3, form & 15)
-        else:
-            raise Refused("an unknown form of a segment")
-        stream.end()
-    if any(abs(x) > levels for x in q):
-        raise Refused("a level above the number of levels")
-    seen.add("form " + ("packed" if form == 0 else "omega" if form == 1 else "gaps" if form < 64 else
-                        "tree of depth %d%s" % (form >> 4 & 3, " with low bits" if form & 15 else "")))
-    return q
-
-
-def levels_of(body, n, width, levels, c):
-    """n levels q, packed or coded."""
-    if c == 0 or n == 0:
-        return [signed(code, width) for code in codes(body, n, width)]
-    size, ends, q = 2048 * 8 // width, [body.number(8) for _ in range((n - 1) // 65536)], []
-    if ends:
-        seen.add("offsets of segments")
-    start = body.at
-    while len(q) < n:
-        q += segment(body, min(size, n - len(q)), width, levels, c)
-        if len(q) % 65536 == 0 and len(q) < n and ends[len(q) // 65536 - 1] != body.at - start:
-            raise Refused("an offset is not where its segments end")
-    return q
-
-
-# ---------------- LEVELS BY STATES
 def table_of(body, tokens):
     """The symbol of each number: q or None for the escape, f and start."""
     escape = body.number(1)
@@ -321,10 +200,10 @@ def table_of(body, tokens):
     return table
 
 
-def part_by_states(body, m, table, x):
+def part_of(body, m, levels, table, x):
     """The q of a part of m elements, and the table for the next one; x: the states."""
     tokens = body.number(1)
-    if tokens > 128:
+    if tokens > levels + 1:
         raise Refused("a table of more sizes than there are")
     if tokens:
         table = table_of(body, tokens)
@@ -344,44 +223,48 @@ def part_by_states(body, m, table, x):
             if level is None:
                 q[i] = signed(body.number(1), 8)
                 seen.add("states: escaped")
-                if q[i] == -128:
-                    raise Refused("a level above the number of levels")
         all_q += q
     return all_q, table
 
 
-def chunk_by_states(body, m):
+def chunk_of_levels(body, m, width, levels):
+    """The q of a chunk of m elements."""
     first, head, q, table = body.at, body.number(1), [], None
     if head == 0:
-        q = [signed(code, 8) for code in codes(body, m, 8)]
-        if -128 in q:
-            raise Refused("a level above the number of levels")
-        seen.add("states: packed")
-        return q
+        seen.add("states: packed in %d bits" % width)
+        return [signed(code, width) for code in codes(body, m, width)]
     if head != 1:
         raise Refused("an unknown form of a chunk")
     lanes = 32 if m >= 16384 else 16 if m >= 8192 else 8 if m >= 4096 else 4
     seen.add("states: %d" % lanes)
+    seen.add("states of levels of %d bits" % width)
     x = [body.number(4) for _ in range(lanes)]
     if any(not 1 << 15 <= state < 1 << 31 for state in x):
         raise Refused("a state that is none")
     while len(q) < m:
-        more, table = part_by_states(body, min(16384, m - len(q)), table, x)
+        more, table = part_of(body, min(16384, m - len(q)), levels, table, x)
         q += more
     if any(state != 1 << 15 for state in x):
         raise Refused("a stream does not end with the first state")
-    if body.at - first > m:
+    if body.at - first > (m * width + 7) // 8:
         raise Refused("a chunk is longer than packed codes are")
     return q
 
 
-def levels_by_states(body, n):
+def levels_of(body, n, width, levels, coded):
+    """n levels q, packed or coded."""
+    if not coded or n == 0:
+        return [signed(code, width) for code in codes(body, n, width)]
     ends, q = [body.number(8) for _ in range((n - 1) // 65536)], []
+    if ends:
+        seen.add("offsets of chunks")
     start = body.at
     while len(q) < n:
-        q += chunk_by_states(body, min(65536, n - len(q)))
+        q += chunk_of_levels(body, min(65536, n - len(q)), width, levels)
         if len(q) < n and ends[len(q) // 65536 - 1] != body.at - start:
             raise Refused("an offset is not where its chunk ends")
+    if any(abs(x) > levels for x in q):
+        raise Refused("a level above the number of levels")
     return q
 
 
@@ -479,7 +362,7 @@ def terngrad(word, n, body, sparse):
 def qsgd(word, n, body, sparse):
     levels, block, c, powers = word.field(15), word.block(n), word.code(sparse), word.field(1)
     word.end()
-    if levels == 0 or powers and levels > 100:
+    if levels == 0 or powers and levels > 100 or c and levels > 127:
         raise Refused("a number of levels out of range")
     width = 2 if levels <= 1 and not powers else 4 if levels <= 7 else 8 if levels <= 127 else 16
     scales = [body.scale() for _ in range(blocks(n, block))]
@@ -505,10 +388,10 @@ def natural(word, n, body, sparse):
 
 
 def int_(word, n, body, sparse):
-    bits, block, affine, c = word.field(2), word.block(n), word.field(1), word.code(sparse)
+    bits, block, affine = word.field(2), word.block(n), word.field(1)
     word.end()
-    if affine and c or bits == 3 and (affine or c):
-        raise Refused("range or code of int out of range")
+    if bits == 3 and affine:
+        raise Refused("range of int out of range")
     width, constants = (8, 4, 2, 3)[bits], []
     for _ in range(blocks(n, block)):
         if affine:
@@ -521,7 +404,7 @@ def int_(word, n, body, sparse):
             seen.add("grid without a zero" if grid else "step below 0" if d < 0 else "step above 0")
     if not all(math.isfinite(x) for pair in constants for x in pair):
         raise Refused("the constant of a block is not finite")
-    q = levels_of(body, n, width, (1 << (width - 1)) - 1, c)
+    q = [signed(code, width) for code in codes(body, n, width)]
     values = scaled(n, block, [scale for scale, _ in constants], q)
     if affine or width == 2:
         if affine:
@@ -823,7 +706,7 @@ def ecsq(word, n, body, sparse):
     constants = [(body.scale(), body.float()) for _ in range(blocks(n, 65536))]
     if not all(math.isfinite(c) for _, c in constants):
         raise Refused("the constant of a block is not finite")
-    q = levels_by_states(body, n) if n else []
+    q = levels_of(body, n, 8, 127, True)
     return [plus(times(constants[i // 65536][0], x), -times(constants[i // 65536][1], (x > 0) - (x < 0))) for i, x in enumerate(q)]
 
 

@@ -113,21 +113,19 @@ static void write_codecs(void)
     }
 }
 
-/* Payloads of encoders that show what the codecs above do not: coders of indices, forms of segments, pieces of eden. */
+/* Payloads of encoders that show what the codecs above do not: coders of indices, forms of chunks of levels, pieces of eden. */
 static void write_shapes(void)
 {
     static const struct { const char *name, *text; size_t n; float size; double share; size_t every; } shapes[] = {
-        {"segments_omega", "qsgd:code=elias,levels=4,bucket=128", 300, 1, 0.05, 1},
-        {"segments_gaps", "qsgd:code=rice,levels=4,bucket=128", 300, 1, 0.02, 1},
-        {"segments_tree_0", "qsgd:code=rice,levels=4,bucket=tensor", 300, 1, 0.9, 1},
-        {"segments_tree_1", "qsgd:code=rice,levels=4,bucket=128", 300, 1, 0.29, 1},
-        {"segments_tree_2", "qsgd:code=rice,levels=4,bucket=128", 300, 1, 1, 5},
-        {"segments_tree_3", "qsgd:code=rice,levels=4,bucket=128", 300, 1, 1, 8},
-        {"segments_low_bits", "qsgd:code=rice,levels=100", 300, 1, 1, 1},
         {"eden_zeros", "eden:bits=3,block=64", 150, 0, 1, 1},
         {"eden_small", "eden:bits=3,block=64", 150, 1e-33f, 1, 1},
         {"blocktopk_last", "blocktopk:density=0.4,block=16+int", 151, 1, 1, 1},
         {"states_packed", "ecsq:bits=2", 5, 1, 1, 1},
+        {"states_packed_2", "qsgd:levels=1,code=entropy", 39, 1, 1, 1},
+        {"states_packed_4", "qsgd:levels=5,code=entropy", 33, 1, 1, 1},
+        {"states_2", "terngrad:code=entropy", 4103, 1, 0.3, 1},
+        {"states_4", "qsgd:levels=6,norm=l2,code=entropy", 1001, 1, 1, 1},
+        {"states_8", "qsgd:levels=99,bucket=tensor,code=entropy", 1005, 1, 1, 1},
         {"states_escaped", "ecsq:bits=6", 1500, 1, 1, 1},
         {"states_long", "ecsq:bits=1.5", 16450, 1, 1, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -207,7 +205,7 @@ static void write_codes(void)
         {"codes_int_8", 40, 0 | 4 << 2, 256, 8},        {"codes_int_4", 40, 1 | 4 << 2, 32, 4},
         {"codes_int_3", 40, 3 | 4 << 2, 32, 3},         {"codes_int_2", 40, 2 | 4 << 2, 64, 2},
         {"codes_qsgd_15", 13, 15 | 4 << 15, 256, 8},
-        {"codes_qsgd_powers_4", 13, 4 | 4 << 15 | 1 << 22, 32, 4}, {"codes_qsgd_powers_8", 13, 100 | 4 << 15 | 1 << 22, 256, 8}};
+        {"codes_qsgd_powers_4", 13, 4 | 4 << 15 | 1 << 21, 32, 4}, {"codes_qsgd_powers_8", 13, 100 | 4 << 15 | 1 << 21, 256, 8}};
     for (size_t a = 0; a < sizeof all / sizeof *all; a++) {
         unsigned bits = 0, held = 0;
         for (unsigned b = 0; b < all[a].codes / (all[a].method == 41 ? 128 : 16); b++) { /* scales, of int of either sign and last bit */
@@ -386,10 +384,10 @@ static void record_file(const char *path) /* of the corpus: n in 4 bytes, then t
     fclose(file);
 }
 
-static void record_long(void) /* more than one block of 4096, segment, offset of segments */
+static void record_long(void) /* more than one block of 4096, part, chunk, offset of chunks */
 {
-    static const char *const texts[] = {"qsgd:levels=1,code=auto", "int:bits=4,code=elias", "qsgd:levels=100,code=rice", "eden:bits=2",
-                                        "topk:density=0.02", "terngrad:code=rice", "ecsq:bits=1.2", "ecsq:bits=3.8"};
+    static const char *const texts[] = {"qsgd:levels=1,code=entropy", "qsgd:code=entropy", "qsgd:levels=100,code=entropy", "eden:bits=2",
+                                        "topk:density=0.02", "terngrad:code=entropy", "ecsq:bits=1.2", "ecsq:bits=3.8"};
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
         const size_t n = t < 3 ? 131072 + 4000 : t == 5 ? 65536 : t == 6 ? 65536 + 8200 : t == 7 ? 4100 : 9000;
         make_input(n, 1, t < 3 || t == 5 ? 0.01 : 1, t);
@@ -440,7 +438,7 @@ static void record_ends(void)
     }
 }
 
-/* Where indices, segments and offsets are wrong by one. */
+/* Where indices, chunks of levels and offsets are wrong by one. */
 static void record_wrong_by_one(void)
 {
     size_t length;
@@ -453,20 +451,18 @@ static void record_wrong_by_one(void)
         add(1, 8), add(255, 1), add(b, 1), add(1u << ((64 >> b) & 7), 1 + (64 >> b) / 8), add(0x3f80, 2);
         put_record(headed(29, 3, 65, 0), 65);
     }
-    for (unsigned form = 0; form < 256; form++) { /* one segment of 20 levels of 8 bits, of which all are 0 in one form or another */
-        for (unsigned bytes = 0; bytes < 19; bytes++) {
-            add(bits_of(1), 4), add(form, 1), add(bytes, 2);
-            for (unsigned i = 0; i < bytes; i++) add(0, 1);
-            put_record(headed(16, 0, 20, (2 + form % 2) << 8), 20);
-            for (unsigned c = 0; c < 2; c++) { /* the same, full of ones */
-                add(bits_of(1), 4), add(form, 1), add(bytes, 2);
-                for (unsigned i = 0; i < bytes; i++) add(255, 1);
-                put_record(headed(16, 0, 20, (1 + c) << 8), 20);
-            }
-        }
-    }
+    for (unsigned head = 0; head < 4; head++) /* a chunk of 20 levels of 2, 4 and 8 bits, with one table or another */
+        for (unsigned sizes = 0; sizes < 10; sizes++)
+            for (unsigned levels = 1; levels <= 61; levels += levels < 3 ? 2 : levels < 9 ? 3 : 40)
+                for (unsigned bytes = 0; bytes < 3; bytes++) {
+                    add(bits_of(1), 4), add(head, 1);
+                    for (unsigned i = 0; i < 4 && head; i++) add(1u << 15, 4);
+                    add(sizes, 1);
+                    for (unsigned i = 0; i < sizes + bytes; i++) add(i < 3 ? 0 : 3, 1);
+                    put_record(headed(13, 0, 20, levels | 1u << 20), 20);
+                }
     make_input(131072, 1, 0.005, 9);
-    length = encoded("qsgd:levels=1,code=elias,bucket=tensor", 131072, 9);
+    length = encoded("qsgd:levels=1,code=entropy,bucket=tensor", 131072, 9);
     put_record(length, 131072);
     payload[36]++;
     put_record(length, 131072);

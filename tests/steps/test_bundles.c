@@ -73,7 +73,7 @@ static void test_bodies_of_tensors_stand_behind_one_header(void)
         const char *codec;
         int varies;
     } some[] = {{"int:bits=4", 0}, {"sign:block=64", 0}, {"qsgd", 0}, {"eden", 1}, {"twobit:threshold=0.5", 0}, {"topk:density=0.1+int", 1}, {"nonzero", 1},
-                {"topk:density=0.1,global=1", 1}, {"blocktopk:density=0.1,block=16", 1}, {"int:code=auto", 1}};
+                {"topk:density=0.1,global=1", 1}, {"blocktopk:density=0.1,block=16", 1}, {"qsgd:code=entropy", 1}, {"ecsq", 1}};
     static const size_t n[3] = {300, 1000, 77};
     for (size_t c = 0; c < sizeof some / sizeof *some; c++)
         for (int ranges = 0; ranges < 2; ranges++)

@@ -379,7 +379,7 @@ static void test_small_elements_get_their_due(void)
 /* The same bits on each instruction set. */
 static void test_residuals_are_the_same_on_all_instruction_sets(void)
 {
-    static const char *const texts[] = {"sign", "topk:density=0.05", "twobit", "int:bits=4,code=auto"};
+    static const char *const texts[] = {"sign", "topk:density=0.05", "twobit", "ecsq:bits=3.8"};
     for (size_t c = 0; c < 4; c++)
         for (int k = 1; k < 3; k++)
             for (int decays = 0; decays < 2; decays++) {
@@ -409,7 +409,7 @@ static void test_residuals_are_the_same_on_all_instruction_sets(void)
 
 static void test_tensors_alone_keep_small_residuals(void)
 {
-    static const char *const texts[] = {"sign", "int:bits=4,code=auto", "topk:density=0.05", "eden:bits=2,feedback=1", "fp8"};
+    static const char *const texts[] = {"sign", "ecsq:bits=3.8", "topk:density=0.05", "eden:bits=2,feedback=1", "fp8"};
     static const size_t n[1] = {1333};
     static uint8_t bytes[2][GCOMP_BOUND(1333)];
     for (size_t c = 0; c < sizeof texts / sizeof *texts; c++)

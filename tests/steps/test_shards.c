@@ -593,7 +593,7 @@ static void test_two_shots_have_the_same_bits_everywhere(void)
    each. */
 static void test_two_shots_have_room_for_every_size(void)
 {
-    static const char *const codecs[] = {"eden", "eden:bits=4,block=64", "sign", "int:bits=4,code=auto", "mx"};
+    static const char *const codecs[] = {"eden", "eden:bits=4,block=64", "sign", "ecsq:bits=3.8", "qsgd:code=entropy", "terngrad:code=entropy", "mx"};
     static const size_t some_worlds[] = {2, 3, 5, 8};
     for (size_t c = 0; c < sizeof codecs / sizeof *codecs; c++)
         for (size_t k = 0; k < 4; k++)
