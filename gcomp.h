@@ -10718,10 +10718,10 @@ static int gcomp__in_range(const gcomp__param *p, double v)
 }
 
 /* The parameter word of a payload's header: the parameters that a decoder needs, one behind the
-   other from bit 0 on, in the order of the row. For int:bits=4,block=128,code=auto
+   other from bit 0 on, in the order of the row. For int:bits=4,block=128
 
-     bit   0  1     2 .. 6         7        8  9
-           bits=1   log2(128)=7    range=0  code=3     rounding has 0 bits: a decoder needs none
+     bit   0  1     2 .. 6         7
+           bits=1   log2(128)=7    range=0     rounding has 0 bits: a decoder needs none
 
    A number takes all 32 bits, as a float. */
 static uint32_t gcomp__pack(const gcomp__method *m, const double *param)

@@ -120,7 +120,7 @@ static void bench_worlds(const data *d, gcomp_isa isa, const char *filter)
         "sign", "int",         "int:bits=4", "onebit",         "twobit:threshold=auto",
         "vote", "terngrad",    "eden",       "eden:bits=4",    "qsgd",
         "fp8",  "mx",          "nvfp4",      "nf4",            "e3m0",
-        "natural", "qsgd:code=auto", "bf16", "fp16"};
+        "natural", "qsgd:code=entropy", "bf16", "fp16"};
     static const char *const ways[] = {"gather", "two-shot", "auto"};
     static const gcomp_aggregate aggregates[] = {
         GCOMP_AGGREGATE_GATHER, GCOMP_AGGREGATE_TWO_SHOT, GCOMP_AGGREGATE_AUTO};

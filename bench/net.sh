@@ -103,7 +103,7 @@ torch)
 *) wrong --transport "$transport" ;;
 esac
 rows=$methods # of --pattern
-methods=${methods:-powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=auto eden int:bits=2 int:bits=4 sign}
+methods=${methods:-powersgd:rank=4 topk:density=0.01 topk:density=0.01+int:bits=4 qsgd:levels=1,code=entropy eden int:bits=2 int:bits=4 sign}
 make -s "$program"
 mkdir -p "$dir"
 
