@@ -4956,6 +4956,12 @@ static float gcomp__fold16_float(const float *d)
 #define gv_max_bits GCOMP__F(gv_max_bits)      /* the larger of m and bits(abs(x)) */
 #define gv_most GCOMP__F(gv_most)              /* the largest of 16 such bits */
 #define gv_most_of_halves GCOMP__F(gv_most_of_halves) /* the larger of lanes l, l + 8, unsigned */
+/* A key is a float turned: bits(abs(x)) << 1, and 1 if x < 0. Of 32 floats the largest keys of four
+   each, and of 8 keys before. Where bits are compared without sign, the largest one is that of the
+   lowest x < 0; with sign, that of the highest x >= 0, or of any x if all are below 0. */
+#define gv_keys GCOMP__F(gv_keys)
+/* to some of 16 sums, for 32 words x: ||h| - 33| - 22| - 11 with the sign of h, h = x - 11 */
+#define gv_zigzag GCOMP__F(gv_zigzag)
 #define gv_most_of_rows GCOMP__F(gv_most_of_rows) /* the largest of 8 times 8, then 8 zeros */
 #define gv_fold GCOMP__F(gv_fold)              /* the sum of 16 floats, by the tree above */
 #define gv_mirror GCOMP__F(gv_mirror)          /* each 8 floats the other way round */
@@ -4971,7 +4977,7 @@ static float gcomp__fold16_float(const float *d)
 #define gv_load_short GCOMP__F(gv_load_short)  /* 16 codes of 8 bits: sign, 7 bits of an fp16 */
 #define gv_load_six GCOMP__F(gv_load_six)      /* 16 codes of 6 bits: sign, 5 bits of an fp16 */
 #define gv_times4 GCOMP__F(gv_times4)          /* 16 codes of 4 bits as numbers, times a */
-#define gv_times2 GCOMP__F(gv_times2)          /* 16 codes of 2 bits as numbers, times a */
+#define gv_times2 GCOMP__F(gv_times2)          /* 16 codes of 2 bits as numbers, times a, plus b */
 #define gv_transpose8 GCOMP__F(gv_transpose8)  /* to[k * pitch + i] = from[i * stride + k], 8 x 8 */
 #define gv_hadamard8 GCOMP__F(gv_hadamard8)    /* three Hadamard levels over gv_columns columns */
 #define gv_hadamard_last GCOMP__F(gv_hadamard_last) /* the last levels, within gv_base floats */
@@ -5703,6 +5709,20 @@ GCOMP__INLINE gw gw_get2(const uint8_t *c, int first_high)
     return gcomp__pair_avx2(_mm256_srai_epi32(_mm256_sllv_epi32(x, a), 30),
                             _mm256_srai_epi32(_mm256_sllv_epi32(x, b), 30));
 }
+/* A code of 2 bits has four values, which stand in each 4 lanes; two bits of a lane choose one. */
+GCOMP__INLINE gv gv_times2(const uint8_t *c, float a, float b)
+{
+    const __m256i x = _mm256_set1_epi32((int)gcomp__get32(c));
+    __m256 q = _mm256_mul_ps(_mm256_setr_ps(0, 1, -2, -1, 0, 1, -2, -1), _mm256_set1_ps(a));
+    gv v;
+    GCOMP__PIN(q);
+    q = _mm256_add_ps(q, _mm256_set1_ps(b));
+    v.r[0] = _mm256_permutevar_ps(
+        q, _mm256_srlv_epi32(x, _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14)));
+    v.r[1] = _mm256_permutevar_ps(
+        q, _mm256_srlv_epi32(x, _mm256_setr_epi32(16, 18, 20, 22, 24, 26, 28, 30)));
+    return v;
+}
 /* 8 codes fill 24 bits: as gw_get4. */
 GCOMP__INLINE gw gw_get3(const uint8_t *c)
 {
@@ -5881,6 +5901,18 @@ GCOMP__INLINE void gv_most_of_halves(float *to, gv x)
     const __m256i m = _mm256_max_epu32(_mm256_castps_si256(x.r[0]), _mm256_castps_si256(x.r[1]));
     _mm256_storeu_ps(to, _mm256_castsi256_ps(m));
 }
+GCOMP__INLINE void gv_keys(float *to, const float *before, gv x, gv y)
+{
+    gw a, b;
+    GCOMP__ALL(a.r[i] = _mm256_castps_si256(x.r[i]); b.r[i] = _mm256_castps_si256(y.r[i]))
+    const __m256i far = _mm256_max_epu32(_mm256_max_epu32(a.r[0], a.r[1]),
+                                         _mm256_max_epu32(b.r[0], b.r[1]));
+    const __m256i top = _mm256_max_epi32(_mm256_max_epi32(a.r[0], a.r[1]),
+                                         _mm256_max_epi32(b.r[0], b.r[1]));
+    const __m256i key = _mm256_max_epu32(_mm256_add_epi32(top, top), gcomp__load32_avx2(before));
+    const __m256i turned = _mm256_or_si256(_mm256_add_epi32(far, far), _mm256_srli_epi32(far, 31));
+    _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_max_epu32(turned, key)));
+}
 /* The largest of each of 8 rows of 8 words, a, b, ... h, without reducing each row alone. Unpacking
    joins two rows, so that one maximum halves both; after three such steps each row has one lane:
 
@@ -5902,6 +5934,16 @@ GCOMP__INLINE __m256 gcomp__most_of_rows_avx2(const float *from)
     const __m256i a = gcomp__most_of_four_avx2(from), b = gcomp__most_of_four_avx2(from + 32);
     return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_permute2x128_si256(a, b, 0x20),
                                                 _mm256_permute2x128_si256(a, b, 0x31)));
+}
+GCOMP__INLINE gv gv_zigzag(gv sum, gw x, gw y)
+{
+    const __m256i h = _mm256_sub_epi8(gcomp__narrowed_avx2(x, y, 0), _mm256_set1_epi8(11));
+    __m256i r = _mm256_abs_epi8(_mm256_sub_epi8(_mm256_abs_epi8(h), _mm256_set1_epi8(33)));
+    r = _mm256_abs_epi8(_mm256_sub_epi8(r, _mm256_set1_epi8(22)));
+    r = _mm256_sign_epi8(_mm256_sub_epi8(r, _mm256_set1_epi8(11)), h);
+    r = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), r), _mm256_set1_epi16(1));
+    sum.r[0] = _mm256_add_ps(sum.r[0], _mm256_cvtepi32_ps(r));
+    return sum;
 }
 GCOMP__INLINE gv gv_most_of_rows(const float *from)
 {
@@ -6154,13 +6196,14 @@ GCOMP__INLINE gv gv_times4(const uint8_t *c, float a)
     GCOMP__PIN(q);
     return gcomp__one_avx512(_mm512_permutexvar_ps(gcomp__fours_avx512(c), q));
 }
-GCOMP__INLINE gv gv_times2(const uint8_t *c, float a)
+GCOMP__INLINE gv gv_times2(const uint8_t *c, float a, float b)
 {
     const __m512i right =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     __m512 q = _mm512_setr_ps(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
     q = _mm512_mul_ps(q, _mm512_set1_ps(a));
     GCOMP__PIN(q);
+    q = _mm512_add_ps(q, _mm512_set1_ps(b));
     const __m512i x = _mm512_srlv_epi32(_mm512_set1_epi32((int)gcomp__get32(c)), right);
     return gcomp__one_avx512(_mm512_permutexvar_ps(x, q));
 }
@@ -7305,6 +7348,34 @@ GCOMP__INLINE gv gv_pick(uint32_t mask, gv x, gv y)
     return x;
 }
 GCOMP__INLINE gw gw_turn(gw x) { return gw_or(gw_shl(x, 1), gw_shr(x, 31)); }
+#if GCOMP__PASS_IS == 1 || GCOMP__PASS_IS == 4
+GCOMP__INLINE void gv_keys(float *to, const float *before, gv x, gv y)
+{
+    enum { HALF = sizeof x / sizeof x.r[0] / 2 };
+    gw a = gw_bits(x), b = gw_bits(y), was;
+    const gw far = gw_max_unsigned(a, b), top = gw_max(a, b);
+    memcpy(&was, before, 32);
+    for (int i = 0; i < HALF; i++) {
+        a.r[i] = gr_max_unsigned(far.r[i], far.r[i + HALF]);
+        b.r[i] = gr_max_word(top.r[i], top.r[i + HALF]);
+        a.r[i] = (gw_reg)((gw_uint)a.r[i] << 1 | (gw_uint)a.r[i] >> 31);
+        b.r[i] = (gw_reg)((gw_uint)b.r[i] << 1);
+        a.r[i] = gr_max_unsigned(gr_max_unsigned(a.r[i], b.r[i]), was.r[i]);
+    }
+    memcpy(to, &a, 32);
+}
+GCOMP__INLINE gv gv_zigzag(gv sum, gw x, gw y)
+{
+    for (int k = 0; k < 2; k++, x = y) {
+        const gv h = gv_sub(gv_number(x), gv_splat(11));
+        gv r = gv_abs(gv_sub(gv_abs(h), gv_splat(33)));
+        r = gv_sub(gv_abs(gv_sub(r, gv_splat(22))), gv_splat(11));
+        const gw sign = gw_and(gw_bits(h), gw_splat(-0x7fffffff - 1));
+        sum = gv_add(sum, gv_of_bits(gw_xor(gw_bits(r), sign)));
+    }
+    return sum;
+}
+#endif
 GCOMP__INLINE gv gv_short(gv x, int cut)
 {
     const gw w = gw_bits(x), odd = gw_and(gw_shr(w, cut), gw_splat(1));
@@ -7342,10 +7413,12 @@ GCOMP__INLINE gv gv_times4(const uint8_t *c, float a)
 {
     return gv_mul(gv_number(gw_get4(c)), gv_splat(a));
 }
-GCOMP__INLINE gv gv_times2(const uint8_t *c, float a)
+#if GCOMP__PASS_IS != 2
+GCOMP__INLINE gv gv_times2(const uint8_t *c, float a, float b)
 {
-    return gv_mul(gv_number(gw_get2(c, 0)), gv_splat(a));
+    return gv_add(gv_mul(gv_number(gw_get2(c, 0)), gv_splat(a)), gv_splat(b));
 }
+#endif
 #endif
 
 /* ---------------- three levels of a Hadamard transform
@@ -8490,9 +8563,7 @@ typedef void (*gcomp__pair_quantiser)(uint8_t *code, gv x, gv y,
      range            1: the scale is made from the smallest and the largest p: bits are compared
                       twice, without sign, where negative p are the largest, and with sign. 2: the
                       scale is that of 16 elements, and `block` is 32: a turn has two blocks, of
-                      which the second is `high`. 3, 4: the scale is made from the p whose |p| is
-                      largest, which is found as with 1, and tops are keys, see t->top; 1 and 4
-                      have offsets
+                      which the second is `high`
      factor           the method's own, on top of the block's inverse */
 #define gcomp__quantise_tile GCOMP__F(quantise_tile)
 GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
@@ -8503,24 +8574,23 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
     const gcomp__constants u = t->u; /* a copy, which no store can change */
     uint8_t *to = t->codes;
     const int two = range == 2;  /* blocks of 16 */
-    const int shifts = range == 1 || range == 4, peaks = range >= 3;
-    const int rows = block == 32 || (peaks && block == 64);
+    const int rows = block == 32;
     float tops[GCOMP__TILE / 2]; /* rows: 8 candidates each, compared 8 blocks at a time */
     for (size_t j = 0, k = 0; j < count; k += 1 + (size_t)two) { /* block k begins at element j */
         const gv f = gv_splat(t->inverse[k] * factor), h = two ? gv_splat(t->inverse[k + 1]) : f;
-        const gv offset = gv_splat(shifts ? t->offset[k] : 0);
+        const gv offset = gv_splat(range == 1 ? t->offset[k] : 0);
         const size_t stop = block == 32 ? j + 32 : gcomp__min(count, j + block);
         /* what is measured of the tile ahead, in 16 lanes: at first below all bits */
         gw top = gw_splat(0), high = gw_splat(-0x7fffffff - 1);
         for (; j < stop; j += 32, to += 2 * code16) {
             gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
-            if (shifts) p = gv_sub(p, offset), q = gv_sub(q, offset);
+            if (range == 1) p = gv_sub(p, offset), q = gv_sub(q, offset);
             p = gv_mul(p, f);
             q = gv_mul(q, h);
             const gv a = gv_add(gv_load(g + j), gv_load(e + j)); /* of the tile ahead */
             const gv b = gv_add(gv_load(g + j + 16), gv_load(e + j + 16));
-            const gw x = gw_bits(shifts || peaks ? a : gv_abs(a));
-            const gw y = gw_bits(shifts || peaks ? b : gv_abs(b));
+            const gw x = gw_bits(range == 1 ? a : gv_abs(a));
+            const gw y = gw_bits(range == 1 ? b : gv_abs(b));
             /* the maximum of the two first: so only one operation waits for the turn before */
             const gw larger = gw_max_unsigned(x, y);
             gv_store(t->p + j, a);
@@ -8529,7 +8599,6 @@ GCOMP__HEAVY void gcomp__quantise_tile(gcomp__tile *t, gcomp__pair_quantiser qua
             if (range) high = two ? y : gw_max(high, gw_max(x, y));
             (quants)(to, p, q, &u, j, format);
         }
-        if (peaks) top = gw_max_unsigned(gw_turn(top), gw_turn(high));
         if (rows) gv_most_of_halves(tops + 8 * k, gv_of_bits(top));
         else t->top[k] = gv_most(gv_of_bits(top));
         if (two) gv_most_of_halves(tops + 8 * k + 8, gv_of_bits(high));
@@ -8612,6 +8681,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count,
         }
         t->top[k] = range ? 0 : gv_most(most);
     }
+    for (size_t k = blocks; !known && k % 16; k++) t->top[k] = 0;
     if (GCOMP__HAS_OWN_FITS && job->kernels->fit && !form->scale_is_step)
         return (job->kernels->fit)(t, i, count, blocks, scale);
     u.b = u.offset = 0;
@@ -11319,7 +11389,12 @@ static gcomp_result gcomp__block_check(const gcomp__view *view)
     if (GCOMP__HAS_TWO_LEVELS && form->front == 4 && view->n) /* its factor too: 448 * 6 < 2^16 */
         most = gcomp__get32(view->body);
     if (GCOMP__HAS_BFLOATS && each == GCOMP__ONE_BFLOAT) { /* may be negative */
-        for (const uint8_t *s = view->scales; s < view->codes; s += 2)
+        const uint8_t *s = view->scales;
+        uint64_t large = 0; /* four at a time; a top bit is set by a scale of 2^112 and above */
+        for (; view->codes - s >= 8; s += 8)
+            large |= (gcomp__get64(s) & 0x7fff7fff7fff7fffu) + 0x0880088008800880u;
+        if (large & 0x8000800080008000u) s = view->scales;
+        for (; s < view->codes; s += 2)
             most = gcomp__larger(most, (gcomp__get16(s) & 0x7fffu) << 16);
     } else if (GCOMP__HAS_BYTE_SCALES && each == GCOMP__POWER_OF_TWO) {
         GCOMP__TRY(gcomp__check_bytes(view->scales, view->codes, form->front ? 127 : 255, &values));
@@ -12572,7 +12647,7 @@ GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gco
 #define gcomp__levels_deq GCOMP__F(levels_deq)
 GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
-    if (bits == 2) return gv_times2(code, u->a);
+    if (bits == 2) return gv_times2(code, u->a, -0.0f);
     if (bits == 4) return gv_times4(code, u->a);
     return gv_mul(gv_number(bits == 8 ? gw_get8(code) : gw_get16(code)), gv_splat(u->a));
 }
@@ -12629,7 +12704,39 @@ GCOMP__INLINE void gcomp__nearest_quants(uint8_t *code, gv x, gv y, const gcomp_
     else gb_put2(code, gb_low(b, 2));
 }
 #if GCOMP__EACH(INT) || GCOMP__EACH(ECSQ)
-GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->block, 3, 1))
+/* As gcomp__quantise_tile, where a scale is made from the p whose |p| is largest: t->top has keys,
+   see gv_keys. shifts: 1, or offsets are 0. */
+#define gcomp__quantise_peaks GCOMP__F(quantise_peaks)
+GCOMP__HEAVY void gcomp__quantise_peaks(gcomp__tile *t, gcomp__pair_quantiser quants, int format,
+                                        size_t code16, int shifts)
+{
+    static const float none[8] = {0};
+    const size_t count = t->count, block = t->block;
+    const unsigned shift = gcomp__log2((uint32_t)block);
+    const float *g = t->grad, *e = t->residual;
+    const gcomp__constants u = t->u;
+    uint8_t *to = t->codes;
+    float keys[GCOMP__TILE / 4]; /* 8 candidates of each block */
+    for (size_t j = 0; j < count; j += 32, to += 2 * code16) {
+        const size_t k = j >> shift;
+        const gv f = gv_splat(t->inverse[k]), offset = gv_splat(shifts ? t->offset[k] : 0);
+        gv p = gv_load(t->p + j), q = gv_load(t->p + j + 16);
+        const gv a = gv_add(gv_load(g + j), gv_load(e + j)); /* of the tile ahead */
+        const gv b = gv_add(gv_load(g + j + 16), gv_load(e + j + 16));
+        if (shifts) p = gv_sub(p, offset), q = gv_sub(q, offset);
+        gv_store(t->p + j, a);
+        gv_store(t->p + j + 16, b);
+        gv_keys(keys + 8 * k, j & (block - 1) ? keys + 8 * k : none, a, b);
+        (quants)(to, gv_mul(p, f), gv_mul(q, f), &u, j, format);
+    }
+    if (count < GCOMP__TILE) return; /* no tile comes behind this one */
+    for (size_t k = count >> shift; k < 8; k++) memset(keys + 8 * k, 0, 32);
+    for (size_t k = 0; k << shift < count; k += 8)
+        gw_store((int32_t *)t->top + k, gw_bits(gv_most_of_rows(keys + 8 * k)));
+}
+
+#define GCOMP__PEAKS(...) gcomp__tile *t, gcomp__quantise_peaks(t, __VA_ARGS__)
+GCOMP__KERNEL(nearest8_quantise, GCOMP__PEAKS(gcomp__nearest_quants, 8, 16, 0))
 #endif
 #endif
 
@@ -12640,7 +12747,8 @@ GCOMP__KERNEL(nearest8_quantise, GCOMP__TILES(gcomp__nearest_quants, 8, 16, t->b
                     8      -m / 128    d q         p / d rounded. So m becomes level -h, and what
                     4      -m / 8.15               lies beyond h - 1 on the other side h - 1
                     3      -m / 4.5
-                    2      -m / 2.5    d q         the same; or, if that loses less of |p|^2,
+                    2      -m / 2.5    d q         the same; or, if that loses less of |p|^2 where
+                                                   p is rounded to multiples of d / 44,
                            .4 |m|      d q + d/2   p / d - 1/2 rounded: a grid without a zero. In
                                                    blocks of 1024 and more always the first one
      range=affine   d = (max p - min p) / (2h - 1), c = min p + h d
@@ -12684,30 +12792,27 @@ GCOMP__INLINE void gcomp__random_quants(uint8_t *code, gv x, gv y, const gcomp__
     gcomp__put_levels(code, q, r, bits, 16, -half, half - 1);
 }
 
-/* The sum of the squares of what `count` elements lose on a grid of four values: middle - 1.5 d,
-   middle - d / 2, middle + d / 2, middle + 1.5 d, with d > 0. From x = p - middle the nearest one
-   is ||x| - d| - d / 2 away, without its sign. */
-#define gcomp__lost_on_grid GCOMP__F(lost_on_grid)
-GCOMP__INLINE gv gcomp__lost_on_grid(gv lost, gv p, gv middle, gv d, gv half)
-{
-    const gv x = gv_sub(gv_abs(gv_sub(gv_abs(gv_sub(p, middle)), d)), half);
-    return gv_add(lost, gv_mul(x, x));
-}
+/* Of 2 bits: by how much a block loses more on the grid without a zero than on the other one. z is
+   p in steps d, with the sign of m, so that m is at 2.5. An element loses f(z) d^2 more; f is a
+   zigzag, with straight lines between these values:
 
-/* What a block loses on the grid without a zero, of step d > 0, less what it loses on the one with
-   a zero, of step a. Zeros behind the last element count as elements. */
+     z    -2.5    -1   -.5     0    .5     1   1.5     2.5
+     f   -1.25   .25  -.25   .25  -.25   .25  -.25     .75
+
+   z is rounded to 44ths: so gv_zigzag works on bytes, and sums are exact. Rounding changes f by
+   1/88 at most, and m alone saves 5.9 d^2 or more on the grid with a zero: so no block of up to 512
+   elements loses more than |p|^2. by: 44 / d with m's sign. Zeros behind the last element count: to
+   16 elements, or to a multiple of 32. */
 #define gcomp__lost_more GCOMP__F(lost_more)
-GCOMP__HEAVY float gcomp__lost_more(const float *p, size_t count, float d, float a)
+GCOMP__HEAVY float gcomp__lost_more(const float *p, size_t count, float by)
 {
-    const gv one = gv_splat(d), half = gv_splat(d * 0.5f), middle = gv_splat(a * -0.5f);
-    const gv other = gv_abs(gv_splat(a)), other_half = gv_abs(middle);
-    gv even = gv_splat(0), with_zero = gv_splat(0);
-    for (size_t j = 0; j < count; j += 16) {
-        const gv x = gv_load(p + j);
-        even = gcomp__lost_on_grid(even, x, gv_splat(0), one, half);
-        with_zero = gcomp__lost_on_grid(with_zero, x, middle, other, other_half);
-    }
-    return gv_fold(gv_sub(even, with_zero));
+    const size_t second = count > 16 ? 16 : 0; /* 16 elements count twice */
+    const gv k = gv_splat(by);
+    gv sum = gv_splat(0);
+    for (size_t j = 0; j < count; j += 32)
+        sum = gv_zigzag(sum, gw_nearest(gv_mul(gv_load(p + j), k)),
+                        gw_nearest(gv_mul(gv_load(p + j + second), k)));
+    return gv_fold(sum);
 }
 
 /* Constants and scales of int's blocks from the keys in t->top, 16 blocks at once; of 2 bits the
@@ -12719,30 +12824,26 @@ static uint32_t gcomp__fit_peaks(gcomp__tile *t, size_t i, size_t count, size_t 
     const gcomp__form *form = &t->job->form;
     const int cut = (int)form->cut;
     uint32_t most = 0;
-    for (size_t k = blocks; k % 16; k++) t->top[k] = 0;
     for (size_t k = 0; k < blocks; k += 16, scale += 32) {
         const size_t some = gcomp__min(16, blocks - k);
         const gw key = gw_load((const int32_t *)(t->top + k)), size = gw_shr(key, 1);
         const gv peak = gv_of_bits(gw_or(size, gw_shl(key, 31)));
-        /* as gcomp__simple_step: usual are 2^-47 .. 2^100; where squares are added, .. 2^60 */
+        /* as gcomp__simple_step: usual are 2^-47 .. 2^100 */
         const gw tiny = gw_gt(gw_splat(80 << 23), size);
-        const gw vast = gw_gt(size, gw_splat(((cut > 16 ? 187 : 227) << 23) - 1));
+        const gw vast = gw_gt(size, gw_splat((227 << 23) - 1));
         gv a = gv_short(gv_mul(peak, gv_splat(form->constant)), cut);
         gw even = gw_splat(0); /* -1 where the grid has no zero */
         uint8_t bytes[32];
         if (cut > 16) { /* 2 bits */
-            const gv d = gv_short(gv_mul(gv_of_bits(size), gv_splat(0.4f)), cut);
-            float lost[16] = {0}, steps[16], others[16];
-            gv_store(steps, a);
-            gv_store(others, d);
+            float lost[16] = {0}, by[16];
+            gv_store(by, gv_div(gv_splat(-44), a));
             for (size_t j = 0; j < some; j++) {
                 const size_t at = (k + j) * form->block;
-                lost[j] = gcomp__lost_more(t->p + at, gcomp__min(form->block, count - at),
-                                           others[j], steps[j]);
+                lost[j] = gcomp__lost_more(t->p + at, gcomp__min(form->block, count - at), by[j]);
             }
-            even = gw_sar(gw_bits(gv_load(lost)), 31); /* a difference of two equal sums is +0 */
-            a = gv_of_bits(gw_xor(gw_bits(a), gw_and(gw_xor(gw_bits(a), gw_bits(d)), even)));
-            gv_store(t->offset + k, gv_of_bits(gw_and(even, gw_bits(gv_mul(d, gv_splat(0.5f))))));
+            even = gw_sar(gw_bits(gv_load(lost)), 31);
+            a = gv_of_bits(gw_and(gw_bits(a), gw_xor(gw_shl(even, 31), gw_splat(-1)))); /* |a| */
+            gv_store(t->offset + k, gv_of_bits(gw_and(even, gw_bits(gv_mul(a, gv_splat(0.5f))))));
         } else gv_store(t->offset + k, gv_splat(0));
         gw_put16(bytes, gw_sub(gw_sar(gw_bits(a), 16), even));
         memcpy(scale, bytes, 2 * some);
@@ -12766,15 +12867,25 @@ GCOMP__INLINE gv gcomp__levels3_deq(const uint8_t *code, const gcomp__constants 
 #define gcomp__affine_deq GCOMP__F(affine_deq)
 GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *u, int bits)
 {
+    if (bits == 2) return gv_times2(code, u->a, u->b);
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
 
+/* 4 bits of the full range: none is below -8, since m is -8.15. */
+#define gcomp__nearest4_quants GCOMP__F(nearest4_quants)
+GCOMP__INLINE void gcomp__nearest4_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
+                                          size_t i, int bits)
+{
+    (void)u;
+    (void)i;
+    gb_put4(code, gb_low(gb_limit(gw_nearest(x), gw_nearest(y), 0, -128, 7), bits));
+}
+
 /* Codes of 8, 4, 3 and 2 bits to nearest; affine ones of 8, 4 and 2 bits to nearest and at random.
-   TILES has the function, bits, bytes of 16 codes, elements of a block, what is measured, see
-   gcomp__quantise_tile, and a factor of 1 / d. */
-GCOMP__KERNEL(nearest4_quantise, GCOMP__TILES(gcomp__nearest_quants, 4, 8, t->block, 3, 1))
-GCOMP__KERNEL(nearest3_quantise, GCOMP__TILES(gcomp__nearest_quants, 3, 6, t->block, 3, 1))
-GCOMP__KERNEL(nearest2_quantise, GCOMP__TILES(gcomp__nearest_quants, 2, 4, t->block, 4, 1))
+   PEAKS has the function, bits, bytes of 16 codes, and whether blocks have offsets. */
+GCOMP__KERNEL(nearest4_quantise, GCOMP__PEAKS(gcomp__nearest4_quants, 4, 8, 0))
+GCOMP__KERNEL(nearest3_quantise, GCOMP__PEAKS(gcomp__nearest_quants, 3, 6, 0))
+GCOMP__KERNEL(nearest2_quantise, GCOMP__PEAKS(gcomp__nearest_quants, 2, 4, 1))
 GCOMP__KERNEL(near_affine4_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 4))
 GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 8))
 #define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
@@ -20367,6 +20478,8 @@ static const gcomp__set GCOMP__F(set) = {GCOMP__PASS_ISA, &GCOMP__F(common), &GC
 #undef gv_reaches
 #undef gv_max_bits
 #undef gv_most
+#undef gv_keys
+#undef gv_zigzag
 #undef gv_most_of_halves
 #undef gv_most_of_rows
 #undef gv_fold
