@@ -458,7 +458,7 @@
           int takes all levels of its bits, also 3, in blocks of 64 (8 bits: 32), with scales of 2
           bytes: less error at 4 bits, much less at 2. Payloads of int of 0.3 are refused. lloyd:
           2 bits for values of sparse methods. fp8, mx and nvfp4 round at random too.
-          ecsq: a number of bits, and the least error for it.
+          ecsq: a number of bits, or an error, and the least of the other.
           block=row: sign and onebit with a scale for each row of a matrix. GCOMP_WITHOUT_ROWS.
           topk:global=1 needs comm.allreduce, and codes values on both ways. What a worker sends
           does not grow with the workers.
@@ -652,9 +652,14 @@
                  sent by Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016,
                  as another type, the dynamic tree
      ecsq        residual. bits=2 (0.5 to 6): what an element takes at most on average, all counted.
-                 Whole numbers with a step that fits these bits, entropy-coded: the least error at
-                 so many bits, and the slowest of the quantisers. Where single elements are very
-                 large it sends fewer bits
+                 Or error=0.01 (0.00001 to 0.9), with which bits is left out: the part of |p|^2
+                 that is lost. Whole numbers with a step that fits the bits or the error,
+                 entropy-coded: the least error at so many bits, and the slowest of the quantisers.
+                 The step is found anew in each step of training, from 65520 elements or all: of
+                 10000 elements and more bits are met within 2 % or 0.03 and errors within 5 %, so
+                 neither is corrected from step to step. Exceptions: a chunk of 65536 elements has
+                 127 sizes, so where single elements are very large it sends fewer bits and loses
+                 more; tensors of zeros take less
                  Goblick, Holsinger: Analog Source Digitization: A Comparison of Theory and
                  Practice, IEEE Transactions on Information Theory 1967; the coder: Duda: Asymmetric
                  Numeral Systems, 2013; Giesen: Interleaved Entropy Coders, 2014
@@ -4612,7 +4617,7 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
     X(NATURAL, natural, GCOMP__OF_DRAWS | GCOMP__OF_OWN_CHECKS) \
     X(INT, int, GCOMP__OF_SCALE_FIRST | GCOMP__OF_DRAWS | GCOMP__OF_RANGES | \
                     GCOMP__OF_OWN_FITS | GCOMP__OF_BFLOATS) \
-    X(ECSQ, ecsq, GCOMP__OF_CODES) \
+    X(ECSQ, ecsq, GCOMP__OF_CODES | GCOMP__OF_L2) \
     X(EDEN, eden, GCOMP__OF_SCRATCH) \
     X(TOPK, topk, GCOMP__OF_SPARSE) \
     X(STROM, strom, GCOMP__OF_SPARSE) \
@@ -13043,8 +13048,9 @@ static const gcomp__method gcomp__row_int = {
    Frequent q take few bits, rare ones many. So what a q costs depends on d alone, and d is large
    enough for what the codes may take: `bits` for each element, all bytes counted. A sample of the
    tensor tells how many of its elements would have each q, for any d; what these q cost is their
-   entropy. d is at least max |p| / 127 of its elements, so that none is cut off: what has few large
-   elements takes fewer bits.
+   entropy. With error= d is as large as what the sample loses allows, beside |p|^2 of all elements.
+   d is at least max |p| / 127 of its elements, so that none is cut off: what has few large elements
+   takes fewer bits.
 
    Many elements that become q lie below d q: where numbers are rarer the larger they are. c is how
    much below, on average; it takes a quarter of the error away at 1 bit, and nothing at 4.
@@ -13067,7 +13073,7 @@ static const gcomp__block_kernels GCOMP__F(ecsq_kernels)[] = {
 /* A sample: how many |p| lie in each quarter of an octave, or below. Only whole numbers decide, so
    all instruction sets find the same step. */
 enum {
-    GCOMP__ECSQ_LINES = 512, /* of 16 elements, at most */
+    GCOMP__ECSQ_LINES = 4095, /* of 16 elements, at most: 16 bits count them */
     GCOMP__ECSQ_BINS = 1024, /* a bin for the upper 10 bits of |p| */
     GCOMP__ECSQ_CUT = 21
 };
@@ -13107,27 +13113,66 @@ static uint32_t gcomp__ecsq_below(const gcomp__ecsq_sample *s, float x)
 }
 
 /* The bits of the sample's q for a step, times 2^20: a size of c of N elements takes log2(N / c)
-   bits, and a sign; with an escape not above 16. */
+   bits, and a sign; with an escape not above 16. All above 127 take 16: the chunks that have them
+   will have a larger step. */
 static uint64_t gcomp__ecsq_bits(const gcomp__ecsq_sample *s, float step)
 {
     const uint32_t all = (uint32_t)(16 * s->count), whole = gcomp__fine_log2(all);
     uint32_t before = 0;
     uint64_t bits = 0;
-    for (unsigned t = 0; t < GCOMP__SIZES && before < all; t++) {
+    for (unsigned t = 0; t <= GCOMP__SIZES && before < all; t++) {
         const float edge = (float)t + 0.5f;
-        const uint32_t below = t + 1 < GCOMP__SIZES ? gcomp__ecsq_below(s, edge * step) : all;
-        if (below > before)
-            bits += (uint64_t)(below - before) *
-                    gcomp__min(whole - gcomp__fine_log2(below - before) + (t ? 65536u : 0u),
-                               16 * 65536);
+        const uint32_t below = t < GCOMP__SIZES ? gcomp__ecsq_below(s, edge * step) : all;
+        uint32_t each = 16 * 65536;
+        if (below > before && t < GCOMP__SIZES)
+            each = (uint32_t)gcomp__min(
+                whole - gcomp__fine_log2(below - before) + (t ? 65536u : 0u), each);
+        if (below > before) bits += (uint64_t)(below - before) * each;
         before = gcomp__larger(before, below);
     }
     return bits;
 }
 
-/* first[0] <- the step at which n elements take `bits` bits each, first[1] <- c / d. */
+/* c / d for a step: by how much |p| / d lies below |q|, as if all of a bin lay in its middle. */
+static float gcomp__ecsq_shift(const gcomp__ecsq_sample *s, float step)
+{
+    double sum = 0, count = 0;
+    for (uint32_t b = 1; b <= s->most >> GCOMP__ECSQ_CUT; b++) {
+        const float middle = gcomp__float(b << GCOMP__ECSQ_CUT | 1u << (GCOMP__ECSQ_CUT - 1));
+        const double x = (double)middle / (double)step, some = s->below[b] - s->below[b - 1];
+        if (x >= 0.5) count += some;
+        if (x < 0.5 || x >= 2.5) continue; /* bins of larger ones are too wide */
+        sum += some * ((double)(int)(x + 0.5) - x);
+        GCOMP__PIN_SUM(sum);
+    }
+    return sum > 0 ? (float)(sum / count) : 0;
+}
+
+/* The squares that the sample loses with a step, as if each bin lay at 16 places. From 8 steps on a
+   bin is wider than a step, and an element loses a twelfth of its square. */
+static double gcomp__ecsq_lost(const gcomp__ecsq_sample *s, float step)
+{
+    const double c = (double)gcomp__ecsq_shift(s, step);
+    double lost = 0;
+    for (uint32_t b = 0; b <= s->most >> GCOMP__ECSQ_CUT; b++) {
+        const double some = s->below[b] - (b ? s->below[b - 1] : 0);
+        for (uint32_t k = 0; some > 0 && k < 16; k++) {
+            const uint32_t place = b << GCOMP__ECSQ_CUT | (2 * k + 1) << (GCOMP__ECSQ_CUT - 5);
+            const double x = (double)gcomp__float(place) / (double)step;
+            double off = x < 8 ? x - (double)(int)(x + 0.5) : 0, square;
+            if (x >= 0.5) off += c;
+            square = off * off + (x < 8 ? 0 : 1 / 12.0);
+            lost += some / 16 * square;
+            GCOMP__PIN_SUM(lost);
+        }
+    }
+    return lost * (double)step * (double)step;
+}
+
+/* first[0] <- the step at which n elements lose `error` of |p|^2, or if that is 0, take `bits` bits
+   each. first[1] <- c / d. */
 GCOMP__RARE void gcomp__ecsq_find(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                  double bits, float *first)
+                                  double bits, double error, float *first)
 {
     gcomp__ecsq_sample s;
     gcomp__ecsq_count(call, in, n, &s);
@@ -13139,26 +13184,26 @@ GCOMP__RARE void gcomp__ecsq_find(const gcomp__call *call, const gcomp__source *
                   (bits > 4 ? 0.015 * (bits - 4) : 0);
     if (each < bits / 4) each = bits / 4;
     const uint64_t wanted = (uint64_t)(each * 1048576 * (double)s.count);
-    /* between most / 128 and 2 most the larger steps take fewer bits */
-    uint32_t low = s.most > 8u << 23 ? s.most - (7u << 23) : 1u << 23, high = s.most + (1u << 23);
+    /* squares that the sample may lose: less by 1.5 %, since the tensor may lose more */
+    gcomp__measured all;
+    memset(&all, 0, sizeof all);
+    if (error > 0) (gcomp__common(call->set)->measure)(in, 0, n, GCOMP__L2, &all);
+    const double most_lost = 0.985 * error * (all.sum / (double)n) * (double)s.count;
+    /* Larger steps take fewer bits and lose more. Chunks may have fewer large elements than the
+       sample, and the tensor larger ones. */
+    uint32_t low = s.most > 41u << 23 ? s.most - (40u << 23) : 1u << 23;
+    uint32_t high = s.most + (5u << 23);
     if (high >= 247u << 23) high = 247u << 23; /* 127 steps are a float */
     while (high > low && high - low > 1u << 12) {
         const uint32_t middle = low + (high - low) / 2;
-        if (gcomp__ecsq_bits(&s, gcomp__float(middle)) > wanted) low = middle;
+        const float step = gcomp__float(middle);
+        const int larger = error > 0 ? gcomp__ecsq_lost(&s, step) <= most_lost
+                                     : gcomp__ecsq_bits(&s, step) > wanted;
+        if (larger) low = middle;
         else high = middle;
     }
     first[0] = gcomp__float(high);
-    /* c: by how much |p| / d lies below |q|, as if all of a bin lay in its middle */
-    double sum = 0, count = 0;
-    for (uint32_t b = 1; b <= s.most >> GCOMP__ECSQ_CUT; b++) {
-        const float middle = gcomp__float(b << GCOMP__ECSQ_CUT | 1u << (GCOMP__ECSQ_CUT - 1));
-        const double x = (double)middle / (double)first[0], some = s.below[b] - s.below[b - 1];
-        if (x >= 0.5) count += some;
-        if (x < 0.5 || x >= 2.5) continue; /* bins of larger ones are too wide */
-        sum += some * ((double)(int)(x + 0.5) - x);
-        GCOMP__PIN_SUM(sum);
-    }
-    if (sum > 0) first[1] = (float)(sum / count);
+    first[1] = gcomp__ecsq_shift(&s, first[0]);
 }
 
 static gcomp_result gcomp__ecsq_encode(const gcomp__call *call, const gcomp_codec *codec,
@@ -13167,7 +13212,7 @@ static gcomp_result gcomp__ecsq_encode(const gcomp__call *call, const gcomp_code
 {
     gcomp__call with = *call;
     float first[2];
-    if (n) gcomp__ecsq_find(call, in, n, codec->param[0], first);
+    if (n) gcomp__ecsq_find(call, in, n, codec->param[0], codec->param[1], first);
     if (n) with.first = first;
     return gcomp__block_encode(&with, codec, in, n, body, capacity, bytes);
 }
@@ -13193,9 +13238,19 @@ static void gcomp__ecsq_form(const double *param, gcomp__form *form)
     form->coded = 1;
 }
 
+/* 4 bits lose .0055 of normal numbers. */
 static const char *gcomp__ecsq_before_adam(const gcomp_codec *codec)
 {
-    return codec->param[0] < 4 ? gcomp__coarse_before_adam(codec) : NULL;
+    const int coarse = codec->param[1] > 0 ? codec->param[1] > 0.0056 : codec->param[0] < 4;
+    return coarse ? gcomp__coarse_before_adam(codec) : NULL;
+}
+
+static const char *gcomp__ecsq_refuse(const double *param, int values)
+{
+    (void)values;
+    if (param[1] > 0 && param[1] < 1e-5) return "ecsq:error is 0, or 0.00001 to 0.9";
+    return param[1] > 0 && param[0] != 2
+               ? "ecsq:bits and error both say how large the step is: name one of them" : NULL;
 }
 
 static const gcomp__payload gcomp__ecsq_payload = {
@@ -13203,9 +13258,9 @@ static const gcomp__payload gcomp__ecsq_payload = {
     gcomp__block_check, gcomp__block_decode};
 static const gcomp__method gcomp__row_ecsq = {
     "ecsq", 42, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT,
-    {GCOMP__NUMBER("bits", 2, 0.5, 6, 0)},
+    {GCOMP__NUMBER("bits", 2, 0.5, 6, 0), GCOMP__NUMBER("error", 0, 0, 0.9, 0)},
     GCOMP__KERNELS(ecsq), &gcomp__ecsq_payload, &gcomp__gathered,
-    {gcomp__ecsq_form, NULL, gcomp__ecsq_before_adam}};
+    {gcomp__ecsq_form, NULL, gcomp__ecsq_before_adam, NULL, NULL, gcomp__ecsq_refuse}};
 #endif
 
 /* >>method qsgd: |p| / norm is rounded at random to one of the levels 0 .. s, so that the mean over

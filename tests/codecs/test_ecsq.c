@@ -11,18 +11,16 @@ static float g[LARGEST], y[LARGEST];
 static uint8_t payload[GCOMP_BOUND(LARGEST)], copy[GCOMP_BOUND(LARGEST)];
 static gcomp_isa isa_now;
 
-static size_t encode(double bits, size_t n)
+static size_t encode_as(const char *text, size_t n)
 {
     gcomp_exec exec = {isa_now, NULL, 0, {NULL, NULL}};
     gcomp_codec codec;
     gcomp_input in;
-    char text[40];
     size_t length = 0;
     memset(&in, 0, sizeof in);
     in.scale = 1;
     in.grad = g;
     in.rows = n;
-    snprintf(text, sizeof text, "ecsq:bits=%g", bits);
     CHECK(gcomp_codec_parse(&codec, text, NULL, 0) == GCOMP_OK);
     const size_t bound = gcomp_bound(&codec, n, NULL);
     CHECK(bound && bound <= GCOMP_BOUND_ECSQ(n) && bound <= GCOMP_BOUND(n));
@@ -30,6 +28,13 @@ static size_t encode(double bits, size_t n)
     CHECK(length <= bound && gcomp_check(payload, length, n) == GCOMP_OK);
     CHECK(gcomp_decode(payload, length, y, GCOMP_F32, n, &exec) == GCOMP_OK);
     return length;
+}
+
+static size_t encode(double bits, size_t n)
+{
+    char text[40];
+    snprintf(text, sizeof text, "ecsq:bits=%g", bits);
+    return encode_as(text, n);
 }
 
 static double float_at(size_t at)
@@ -99,6 +104,60 @@ static void test_other_numbers_take_no_more_bits(void)
             CHECK(bits <= asked + 0.05);
             CHECK(error(LARGEST) < 0.6 * normal_error[k]);
         }
+    }
+}
+
+/* Normal and Laplace numbers, Student's t of 3 degrees, cubes of normal numbers: the error asked for, or up to 5 % less. Where
+   127 steps do not reach the largest element of a chunk, the error is above that, and steps are those 127. */
+static void test_errors_are_those_asked_for(void)
+{
+    static const double asked[] = {0.0003, 0.001, 0.01, 0.05, 0.1, 0.3, 0.6, 0.9};
+    static const size_t sizes[] = {LARGEST, 10007};
+    size_t reached = 0;
+    for (int kind = 0; kind < 4; kind++)
+        for (int s = 0; s < 2; s++) {
+            const size_t n = sizes[s];
+            for (size_t i = 0; i < n; i++) {
+                const double v = normal(i), a = normal(i + LARGEST), b = normal(i + 2 * LARGEST), c = normal(i + 3 * LARGEST);
+                g[i] = (float)(kind == 0   ? v
+                               : kind == 1 ? log(uniform(2 * i) + 1e-18) * (uniform(2 * i + 1) < 0.5 ? 1 : -1)
+                               : kind == 2 ? v / sqrt((a * a + b * b + c * c) / 3)
+                                           : v * v * v);
+            }
+            for (size_t k = 0; k < sizeof asked / sizeof *asked; k++) {
+                char text[40];
+                int limited = 0;
+                snprintf(text, sizeof text, "ecsq:error=%g", asked[k]);
+                encode_as(text, n);
+                (void)entropy(n);
+                const double part = error(n) / asked[k];
+                for (size_t at = 0; at < n; at += 65536) { /* has a chunk a step that its largest element asks for? */
+                    double most = 0;
+                    for (size_t i = at; i < n && i < at + 65536; i++) most = fmax(most, fabs((double)g[i]));
+                    limited |= float_at(32 + at / 65536 * 8) < most / 126.9;
+                }
+                if (!limited && (part < 0.95 || part > 1.03)) printf("# kind %d, %zu elements, error %g: %g of it\n", kind, n, asked[k], part);
+                CHECK(limited || (part >= 0.95 && part <= 1.03));
+                reached += !limited;
+            }
+        }
+    CHECK(reached >= 48);
+}
+
+/* The text: an error alone, bits alone, and which of them are refused. */
+static void test_bits_or_an_error_decides(void)
+{
+    static const struct { const char *text, *why; } texts[] = {
+        {"ecsq:error=0.01", NULL}, {"ecsq:error=0.0001", NULL}, {"ecsq:error=0.9", NULL}, {"ecsq:bits=3", NULL},
+        {"ecsq:bits=3,error=0.01", "one of them"}, {"ecsq:error=1e-06", "0.00001"}, {"ecsq:error=0.91", "error"},
+        {"ecsq:error=-1", "error"}};
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        gcomp_codec codec;
+        char why[200] = "", back[60] = "";
+        const gcomp_result result = gcomp_codec_parse(&codec, texts[k].text, why, sizeof why);
+        CHECK((result == GCOMP_OK) == !texts[k].why);
+        if (texts[k].why) CHECK(strstr(why, texts[k].why));
+        if (!texts[k].why) CHECK(gcomp_codec_format(&codec, back, sizeof back) && !strcmp(back, texts[k].text));
     }
 }
 
@@ -292,6 +351,7 @@ int main(void)
         isa_now = (gcomp_isa)isa;
         RUN(test_normal_numbers_take_the_bits_asked_for);
         RUN(test_other_numbers_take_no_more_bits);
+        RUN(test_errors_are_those_asked_for);
         RUN(test_a_huge_element_is_not_cut_off);
         RUN(test_shapes_of_all_sizes);
         RUN(test_tables_are_kept_where_they_fit);
@@ -299,6 +359,7 @@ int main(void)
         RUN(test_an_escaped_level_is_a_byte);
     }
     isa_now = GCOMP_ISA_AUTO;
+    RUN(test_bits_or_an_error_decides);
     RUN(test_what_is_not_finite_is_refused);
     RUN(test_hostile_payloads_are_refused_or_read_safely);
     RUN(test_streams_by_hand);

@@ -377,7 +377,7 @@ static void test_codecs_that_do_not_suit_adam_are_warned_of(void)
         {"powersgd:rank=auto", NULL}, {"powersgd:rank=8", NULL}, {"powersgd:rank=auto,share=4", NULL},
         {"sign", "signs"}, {"sign:scale=rms", "signs"}, {"onebit", "signs"}, {"twobit", "signs"}, {"sign", "6 to 33 %"}, {"terngrad", "2 to 8 %"},
         {"int:bits=2", "few levels"}, {"lloyd", "few levels"}, {"int:bits=3", "few levels"}, {"qsgd:levels=1", "few levels"}, {"int:bits=2,rounding=stochastic", "few levels"}, {"int", NULL},
-        {"int:bits=2,range=affine", "few levels"}, {"ecsq", "few levels"}, {"ecsq:bits=4", NULL},
+        {"int:bits=2,range=affine", "few levels"}, {"ecsq", "few levels"}, {"ecsq:bits=4", NULL}, {"ecsq:error=0.01", "few levels"}, {"ecsq:error=0.005", NULL},
         {"eden:feedback=1", "7 %"}, {"eden:bits=2", NULL}, {"eden:bits=1,block=64", NULL},
         {"threshold1", "signs"}, {"topk", "sparse"}, {"topk+int:bits=4", "sparse"}, {"dryden", "sparse"}, {"randomk", "sparse"},
         {"sketch", "sparse"}, {"leadertopk", "sparse"}, {"strom", "sparse"}, {"adacomp", "sparse"}, {"blocktopk", "sparse"},

@@ -240,14 +240,15 @@ static const struct listed_codec {
     {0x5a8e99fcb86b6a38u, SMALL_FLOATS,  1, 0, 0, "fp8:rounding=stochastic"},
     {0x854836cb4174f3f0u, SMALL_FLOATS,  0, 0, 0, "fp8:format=e5m2,block=16,rounding=stochastic"},
     {0xc69f902970a31107u, SMALL_FLOATS,  0, 0, 0, "fp8:block=tensor,rounding=stochastic"},
-    {0xe67a5193251b6818u, INTEGERS,      1, 1, 1, "ecsq"},
-    {0xa7488cc603c2bdf2u, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
-    {0x178374777341ffa6u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
-    {0x3e62652e27355d5bu, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
-    {0xa457168cded8b878u, INTEGERS,      0, 0, 0, "ecsq:bits=6"},
+    {0x71563eb65b36d705u, INTEGERS,      1, 1, 1, "ecsq"},
+    {0x1f086598034a803bu, INTEGERS,      0, 1, 0, "ecsq:bits=1.2"},
+    {0x3aba2a7d2af908c2u, INTEGERS,      1, 1, 0, "ecsq:bits=3.8"},
+    {0x5d7e5c74518b259au, INTEGERS,      0, 0, 0, "ecsq:bits=0.5"},
+    {0x871644001dc89ea0u, INTEGERS,      0, 0, 0, "ecsq:bits=6"},
     {0x61509d7d2117ebfau, SIGNS_ONLY,    1, 0, 1, "onebit:block=row"},
     {0x3d8054381ecfdc9cu, SIGNS_ONLY,    0, 0, 1, "sign:block=row"},
-    {0x20f8d2b5d0d37304u, SIGNS_ONLY,    0, 0, 0, "sign:block=row,scale=rms"}
+    {0x20f8d2b5d0d37304u, SIGNS_ONLY,    0, 0, 0, "sign:block=row,scale=rms"},
+    {0x5138111fbd192e2cu, INTEGERS,      1, 0, 0, "ecsq:error=0.01"}
 };
 enum { ALL_CODECS = sizeof codec_list / sizeof *codec_list };
 
