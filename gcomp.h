@@ -2894,6 +2894,7 @@ GCOMP__INLINE uint32_t gcomp__larger(uint32_t a, uint32_t b) { return a > b ? a 
 /* a * b. 0 * "too much" is 0. */
 static size_t gcomp__times(size_t a, size_t b)
 {
+    if (!((a | b) >> (4 * sizeof a))) return a * b; /* both below the root: without a division */
     if (a == 0 || b == 0) return 0;
     /* a * b > SIZE_MAX, asked without the product */
     return a == SIZE_MAX || b == SIZE_MAX || a > SIZE_MAX / b ? SIZE_MAX : a * b;
@@ -4065,6 +4066,7 @@ typedef struct gcomp__work {
     uint32_t epoch;    /* of the step, as the user counts epochs */
     int odd, leads;    /* see sums->odd; 1: the tensor's steps modulo world are the rank */
     float *state;      /* lives from step to step; only commit writes it */
+    uint32_t *guess;   /* 0, or the key that a selector looks for first: it saves time alone */
     float *local;      /* the row's scratch, lives for this step */
     float *sums[3];    /* of each round: this worker's contribution, then the sum over all workers;
                           integers where the round sums integers */
@@ -11079,7 +11081,8 @@ static gcomp_result gcomp__block_encode(const gcomp__call *call, const gcomp_cod
     size_t last = 0; /* coded levels: bytes of the last chunk, which has no entry in the table */
     gcomp__encode_job job;
     gcomp__measured all; /* of the tensor */
-    memset(&job, 0, sizeof job);
+    memset(&job.unit, 0, sizeof job.unit);
+    job.given = 0;
     gcomp__form_of(gcomp__method_of(codec->method), codec->param, n, &job.form);
     const int by_rows = GCOMP__HAS_ROWS && job.form.row && n;
     if (by_rows &&
@@ -16064,6 +16067,43 @@ static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n)
     return n / chunk * gcomp__sparse_k(density, chunk) + gcomp__sparse_k(density, n % chunk);
 }
 
+/* The least key of those that were chosen. */
+static uint32_t gcomp__least_key(const gcomp__selection *s)
+{
+    uint32_t least = 0x7f7fffffu;
+    for (size_t i = 0; i < s->count; i++) {
+        const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+        least = key < least ? key : least;
+    }
+    return least;
+}
+
+/* Chooses the k largest elements. In a step the guess is a key that is `apart` below the least one
+   that the step before sent, and what it finds makes the next one: a buffer that got full, or more
+   than 2 k + 32 elements, make it nearer, fewer make it farther; so no sample is needed. If it
+   finds fewer than k, a sample tells. */
+static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k)
+{
+    uint32_t *const guess = call->work ? call->work->guess : NULL;
+    uint32_t apart = 1u << 21, least; /* of a fourth of an octave */
+    size_t found = 0;
+    if (guess && *guess) {
+        GCOMP__TRY(gcomp__sparse_collect(call, s, *guess, *guess, k));
+        found = s->count;
+        if (found > k) gcomp__sparse_keep(s, k);
+    }
+    if (found < k)
+        GCOMP__TRY(gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k));
+    if (!guess) return GCOMP_OK;
+    least = gcomp__least_key(s);
+    if (found >= k) {
+        apart = least - *guess;
+        apart = found > 2 * k + 32 || s->guess > *guess ? apart / 2 : apart + apart / 4 + 64;
+    }
+    *guess = !s->count ? 0 : least > apart ? least - apart : 1;
+    return GCOMP_OK;
+}
+
 /* Chooses the k largest of each chunk, one chunk after the other. What is looked for first are
    elements from three quarters of the least one on that the chunk before sent. If these are too
    few, a sample of the chunk tells. */
@@ -16074,7 +16114,6 @@ static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_code
     uint32_t guess = 1; /* all that is not zero */
     for (size_t begin = 0; begin < s->n; begin += chunk) {
         gcomp__selection part = *s; /* the chunk, as a tensor; its elements go behind the others */
-        uint32_t least = 0x7f7fffffu;
         part.n = gcomp__min(chunk, s->n - begin);
         gcomp__source_from(&part.in, begin);
         part.value += s->count;
@@ -16086,12 +16125,8 @@ static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_code
         else if (part.count < k)
             GCOMP__TRY(
                 gcomp__sparse_largest(call, &part, gcomp__sparse_guess(call, &part, k, 1), k));
-        for (size_t i = 0; i < part.count; i++) {
-            const uint32_t key = gcomp__bits(part.value[i]) & 0x7fffffffu;
-            least = key < least ? key : least;
-            part.index[i] += (uint32_t)begin;
-        }
-        if (part.count) guess = gcomp__bits(0.75f * gcomp__float(least)); /* 1 at least */
+        for (size_t i = 0; i < part.count; i++) part.index[i] += (uint32_t)begin;
+        if (part.count) guess = gcomp__bits(0.75f * gcomp__float(gcomp__least_key(&part)));
         s->count += part.count;
     }
     return GCOMP_OK;
@@ -16104,7 +16139,7 @@ static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_code
     const size_t k = gcomp__sparse_k(codec->param[0], s->n);
     if (codec->param[2] == 0) return gcomp__about_select(call, codec, s);
     if (codec->param[3] != 0) return gcomp__topk_chunks(call, codec, s);
-    return gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k);
+    return gcomp__topk_exactly(call, s, k);
 }
 
 /* Why these parameters do not fit; NULL: they do. */
@@ -21243,14 +21278,19 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp_codec 
                                      size_t capacity, size_t *length)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
-    gcomp__call with = *call; /* a copy, with the kernels of this method */
+    const void *const kernels = m->kernels[call->set->isa];
+    gcomp__call with; /* a copy, with the kernels of this method, where it has others */
     size_t bytes = 0;
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
-    with.kernels = m->kernels[call->set->isa];
+    if (call->kernels != kernels) {
+        with = *call;
+        with.kernels = kernels;
+        call = &with;
+    }
     uint64_t mode = gcomp__fp_enter();
-    gcomp_result result = (m->payload->encode)(&with, codec, in, n, payload + GCOMP__HEADER,
+    gcomp_result result = (m->payload->encode)(call, codec, in, n, payload + GCOMP__HEADER,
                                                capacity - GCOMP__HEADER, &bytes);
     const int refused = result == GCOMP_NOT_FINITE;
     if (result == GCOMP_OK || refused) {
@@ -21506,10 +21546,15 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
 static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
 {
     const gcomp__view *any = sink->count ? sink->views : sink->own; /* all are of its method */
-    gcomp__call with = *call;
+    const void *const kernels = any ? any->method->kernels[call->set->isa] : NULL;
+    gcomp__call with;
     if (!sink->n) return;
-    with.kernels = any->method->kernels[call->set->isa];
-    (any->method->payload->decode)(&with, sink);
+    if (call->kernels != kernels) {
+        with = *call;
+        with.kernels = kernels;
+        call = &with;
+    }
+    (any->method->payload->decode)(call, sink);
 }
 
 /* Can a sink write a payload to halves without floats beside? If it is the only one: any block
@@ -21999,6 +22044,7 @@ typedef struct gcomp__entry {
     size_t sum_count[3]; /* elements summed in each round, at most */
     size_t bound;        /* bytes of a payload, at most; 0: the codec makes none */
     uint8_t rounds[3];   /* kinds of rounds */
+    uint8_t draws;       /* 1: encoding needs the tensor's random key */
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
     int varies;          /* 1: payloads of n elements have different lengths */
@@ -22056,9 +22102,11 @@ typedef struct gcomp__portion {
     size_t begin, n; /* n = 0: nothing */
 } gcomp__portion;
 
-/* What a tensor has from step to step. gcomp_save saves these, but for `number`. */
+/* What a tensor has from step to step. gcomp_save saves these, but for `number`
+   and `guess`. */
 typedef struct gcomp__kept {
     int keeps;             /* 1: it has a residual on this worker */
+    uint32_t guess;        /* a key from which on a selector looks for elements; 0: none */
     gcomp__residual residual;
     float *state;          /* warm start and momentum, state_room floats, or NULL */
     float *epoch_sum;      /* rank 0 of accordion: the sum of an epoch's gradients; else NULL */
@@ -22818,6 +22866,16 @@ static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
     return form.coded || form.row;
 }
 
+/* Does a worker need the tensor's random key to encode? */
+static int gcomp__draws(const gcomp__method *m, const gcomp_codec *codec)
+{
+    const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : m;
+    gcomp__form form;
+    if (m->flags & GCOMP__DRAWS || m->sums->make || !v->rules.form) return 1;
+    gcomp__form_of(v, v == m ? codec->param : codec->value_param, 0, &form);
+    return form.stochastic;
+}
+
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
    none, and entry->why says so. */
 static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot,
@@ -22839,6 +22897,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     entry->method = m;
     entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
     entry->varies = gcomp__lengths_vary(m, codec);
+    entry->draws = (uint8_t)gcomp__draws(m, codec);
     /* block methods take small residuals tile by tile, unless a decay would round them twice, or
        rows begin anywhere */
     entry->row = gcomp__length_of_row(m, codec, slot);
@@ -24967,15 +25026,17 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    object serves one call at a time. */
 static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
 {
+    const int made = gc->scratch.at != NULL;
     gcomp__call call;
-    memset(&call, 0, sizeof call);
     call.set = gc->set;
     call.kernels = method->kernels[gc->set->isa];
-    if (gc->scratch.at) { /* behind the floats, see gcomp__needs_floats */
-        call.scratch = gc->scratch.at + gc->largest.floats;
-        call.scratch_bytes = gc->scratch.bytes - gc->largest.floats;
-    }
+    /* behind the floats, see gcomp__needs_floats */
+    call.scratch = made ? gc->scratch.at + gc->largest.floats : NULL;
+    call.scratch_bytes = made ? gc->scratch.bytes - gc->largest.floats : 0;
     call.parallel = gc->desc.parallel;
+    call.agreed = call.first = NULL;
+    call.factor = 0;
+    call.work = NULL;
     return call;
 }
 
@@ -24991,12 +25052,14 @@ static gcomp_key gcomp__key_in(const gcomp *gc, const gcomp__slot *slot, uint64_
 static gcomp__source gcomp__source_in(const gcomp__slot *slot, const void *grad)
 {
     gcomp__source in;
-    memset(&in, 0, sizeof in);
     in.grad = grad;
+    in.dtype = GCOMP_F32;
     in.scale = 1;
     in.residual = slot->kept.residual;
     in.rows = slot->rows * slot->stack;
     in.cols = slot->cols;
+    in.before = 0;
+    in.key.shared = in.key.own = 0;
     return in;
 }
 
@@ -25331,10 +25394,11 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 }
 
 /* Chooses what a tensor brings to the list of its bundle. */
-static gcomp_result gcomp__choose_listed(gcomp *gc, gcomp__slot *slot, const gcomp__work *work)
+static gcomp_result gcomp__choose_listed(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
     gcomp__selection s = gcomp__selection_in(&work->call, &work->in, slot->n,
                                              gcomp__sparse_room(work->codec, slot->n));
+    work->call.work = work;
     GCOMP__TRY((slot->use.method->rules.selector->select)(&work->call, work->codec, &s));
     memcpy(gc->mem.index + slot->at.list, s.index, 4 * s.count);
     memcpy(gc->mem.value + slot->at.list, s.value, 4 * s.count);
@@ -25605,17 +25669,16 @@ static void gcomp__open_own(const gcomp *gc, size_t n, const uint8_t *from, size
 
 /* ---------------- two shots */
 
-/* Encodes a range, with a key of its own: number w; the mean of the own range has number
-   `world`. */
-static gcomp_result gcomp__put_range(const gcomp *gc, const gcomp__slot *slot,
-                                     const gcomp__source *in, size_t n, size_t w, uint8_t *to,
+/* Encodes a range, with a key of its own, if it draws: number w; the mean of the own range has
+   number `world`. */
+static gcomp_result gcomp__put_range(const gcomp__call *call, const gcomp__slot *slot,
+                                     gcomp__source *in, size_t n, size_t w, uint8_t *to,
                                      size_t *length)
 {
-    const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    gcomp__source part = *in; /* a copy, with random numbers of its own */
-    part.key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
+    if (in->key.own)
+        in->key.own = gcomp__philox_word(in->key.own, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     /* there is room: plan.own and plan.sum count it */
-    return gcomp__encode_as(&call, &slot->use.codec, &part, n, to, SIZE_MAX, length);
+    return gcomp__encode_as(call, &slot->use.codec, in, n, to, SIZE_MAX, length);
 }
 
 /* The part of a tensor's work in range w. */
@@ -25647,7 +25710,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
             part.sums[0] = gc->mem.acc + slot->at.acc;
             GCOMP__TRY(gcomp__make_finite_part(&part));
         } else
-            GCOMP__TRY(gcomp__put_range(gc, slot, &part.in, part.n, w,
+            GCOMP__TRY(gcomp__put_range(&part.call, slot, &part.in, part.n, w,
                                         gc->mem.own + slot->at.own + slot->now.length, &length));
         slot->now.length += length;
     }
@@ -25697,7 +25760,9 @@ static void gcomp__add_shards(gcomp *gc)
         const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
         if (!n) continue;
         const int two_shot = slot->at.two_shot, followed = gcomp__is_followed(gc, slot, gc->me);
-        const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
+        gcomp_codec floats;
+        if (!two_shot) floats = gcomp__shard_codec(slot);
+        const gcomp_codec *const codec = two_shot ? &slot->use.codec : &floats;
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
         gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
@@ -25705,7 +25770,7 @@ static void gcomp__add_shards(gcomp *gc)
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
             gcomp_result result =
-                gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n, followed, view);
+                gcomp__next_body(gc, slot, codec, gc->mem.shared + w, n, followed, view);
             if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
                 result = GCOMP_CORRUPT; /* more elements than the codec selects */
             if (result != GCOMP_OK) {
@@ -25895,11 +25960,12 @@ static void gcomp__pack_sums(gcomp *gc)
         gcomp_result result;
         if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
             gcomp__source in = gcomp__source_in(slot, gc->mem.acc + slot->at.acc);
-            in.key = gcomp__key_in(gc, slot, gc->step);
+            if (slot->use.draws) in.key = gcomp__key_in(gc, slot, gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
             in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
             in.before = gcomp__portion_of(slot, gc->me).begin;
-            result = gcomp__put_range(gc, slot, &in, n, gc->world, j.to, &length);
+            const gcomp__call call = gcomp__call_in(gc, slot->use.method);
+            result = gcomp__put_range(&call, slot, &in, n, gc->world, j.to, &length);
         } else result = gcomp__put_sums(gc, slot, j.to, &length);
         if (result != GCOMP_OK) {
             gcomp__blame(gc, result, gc->me, slot);
@@ -25920,10 +25986,11 @@ static void gcomp__pack_sums(gcomp *gc)
 static gcomp_result gcomp__next_sum(const gcomp *gc, const gcomp__slot *slot, size_t w, size_t n,
                                     gcomp__view *view)
 {
-    const gcomp_codec codec = slot->at.two_shot ? slot->use.codec : gcomp__shard_codec(slot);
+    gcomp_codec floats;
+    if (!slot->at.two_shot) floats = gcomp__shard_codec(slot);
     gc->mem.shared[w].floats = !slot->at.two_shot;
-    return gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n,
-                            gcomp__is_followed(gc, slot, w), view);
+    return gcomp__next_body(gc, slot, slot->at.two_shot ? &slot->use.codec : &floats,
+                            gc->mem.shared + w, n, gcomp__is_followed(gc, slot, w), view);
 }
 
 /* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. A sparse
@@ -27048,15 +27115,15 @@ static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int r
    it may write. encode and make read in, state, residual; commit writes y, residual, state. With
    desc.node gradients have become floats. y is the gradient, or floats that gcomp__commit_slot
    rounds to it. */
-static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
+static gcomp__work gcomp__work_of(const gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work;
-    memset(&work, 0, sizeof work);
     const gcomp__method *const m = slot->at.method;
     work.call = gcomp__call_in(gc, m);
     work.codec = &slot->use.codec;
     work.in = gcomp__source_in(slot, slot->now.grad);
-    if (gc->phase < GCOMP__READY || (!slot->use.bound && !slot->at.own_bytes)) /* else none draws */
+    if (slot->use.draws && /* in a commit those of sums alone */
+        (gc->phase < GCOMP__READY || (!slot->use.bound && !slot->at.own_bytes)))
         work.in.key = gcomp__key_in(gc, slot, slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
@@ -27072,6 +27139,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, const gcomp__slot *slot)
     work.odd = slot->now.odd;
     work.leads = slot->kept.steps % gc->world == gc->me;
     work.state = slot->kept.state;
+    work.guess = &slot->kept.guess;
     work.local = gc->mem.local + slot->at.local;
     for (int round = 0; round < 3; round++) work.sums[round] = gcomp__sum_of_slot(gc, slot, round);
     work.y = gcomp__output_in(slot->now.grad, work.in.dtype);
