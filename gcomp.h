@@ -971,8 +971,9 @@
        no checksum   s = 1.5       s = 0.25      20 bits; the 4 high bits of the last byte are 0
    Steps send a payload of several, flag bit 2, where tensors of a bundle go to one worker. n is the
    sum of their elements. The body is that of each tensor, back to back, as its own payload would
-   have it. Of sparse methods, of coded levels, of eden and with blocks by rows the length of each
-   body but the last stands before it, in 4 bytes. But in a gather of topk without global=1, dryden
+   have it; but of eden the first body alone has the random words A and B, which are those of all.
+   Of sparse methods, of coded levels and with blocks by rows the length of each body but the last
+   stands before it, in 4 bytes. But in a gather of topk without global=1, dryden
    and wangni whose values are floats there is one body, as that of one tensor of n elements: all
    tensors, one behind the other. A body of a sum of a sparse method is n floats if it has 4 n
    bytes. Which tensors there are, and their elements, the receiver knows.
@@ -1166,8 +1167,9 @@
    KEYS. Philox(k, c, d, e) is made of the first two words of the Philox4x32-10 block with the key k
    and the counter (c, d, e): numbers of 64, 64, 32 and 32 bits, low words first; the first word of
    the block is the low one. The shared key of a tensor in a step is Philox(seed, step, tensor, 0),
-   where tensors are numbered from 0. The elements that randomk sends, the same on all workers: let
-   A and B be the low and the high word of Philox(shared key, 0, 5, 0). Draw number j, from 0 on, is
+   where tensors are numbered from 0; in steps all tensors of eden have the keys of tensor 0. The
+   elements that randomk sends, the same on all workers: let A and B be the low and the high word of
+   Philox(shared key, 0, 5, 0). Draw number j, from 0 on, is
      floor((H(A, B, 2 j) * 2^32 + H(A, B, 2 j + 1)) * n / 2^64)
    With neighbours=1, they are the k elements from draw 0 on; behind the last element comes the
    first. Else they are the first k different draws; if k is above n / 2, all elements but the first
@@ -3960,6 +3962,8 @@ typedef struct gcomp__view {
     const gcomp__method *method;
     const gcomp__set *set; /* whose kernels decode */
     const uint8_t *body;   /* what follows the header */
+    const uint8_t *lead;   /* where payload->lead: the bytes that the body begins with; those of
+                              another body where several travel together, see >>bundles */
     size_t bytes, n;       /* of the body; elements of the tensor */
     uint32_t a;            /* the header's parameter word */
     unsigned flags;        /* the header's: GCOMP__SEALED, ... */
@@ -4096,6 +4100,9 @@ typedef struct gcomp__payload {
     size_t (*exact)(const gcomp_codec *codec, size_t rows, size_t cols);
     /* NULL, or have these payloads, headers included, a mean together? They are of the method */
     int (*alike)(const uint8_t *one, const uint8_t *other);
+    /* NULL, or the bytes of each body of n elements, where they are fewer than the bound */
+    size_t (*length)(const gcomp_codec *codec, size_t n);
+    size_t lead; /* bytes at the beginning of a body that come from the key alone */
 } gcomp__payload;
 
 /* What a method exchanges in a step, for matrices of rows x cols. */
@@ -4361,7 +4368,7 @@ GCOMP__INLINE void gcomp__view_like(gcomp__view *to, const gcomp__view *like,
 {
     const ptrdiff_t scales = like->codes - like->body; /* first: *like may be *to */
     *to = *like;
-    to->body = payload + GCOMP__HEADER;
+    to->body = to->lead = payload + GCOMP__HEADER;
     to->scales = to->body + to->form.front;
     to->codes = to->body + scales;
 }
@@ -14715,6 +14722,7 @@ static void gcomp__eden_form(const double *param, gcomp__form *form)
 {
     static const float squares[] = {1, 38.7f, 13350, 8180}; /* mean c^2 of normal data */
     memset(form, 0, sizeof *form);
+    form->front = 8; /* the random words */
     form->code16 = 2 * (1 + (unsigned)param[0]); /* 1 to 4 bits each */
     form->block = (size_t)64 << (unsigned)param[1];
     if (param[2] != 0) form->constant = squares[(int)param[0]];
@@ -14732,6 +14740,13 @@ static size_t gcomp__eden_bytes(const gcomp__form *form, size_t n)
 {
     const size_t codes = gcomp__ceil_div(n, 16) * form->code16;
     return n == 0 ? 0 : gcomp__plus(8 + gcomp__eden_scales(form, n), codes);
+}
+
+static size_t gcomp__eden_length(const gcomp_codec *codec, size_t n)
+{
+    gcomp__form form;
+    gcomp__eden_form(codec->param, &form);
+    return gcomp__eden_bytes(&form, n);
 }
 
 /* A tensor that is a little longer may have fewer pieces. With room for as many pieces as any
@@ -14795,11 +14810,11 @@ static void gcomp__eden_run(gcomp__eden_job *job, const gcomp__call *call, size_
      piece  p ->  D p, |p|^2, max |p|  ->  x = T p  ->  codes, <c, x>  ->  s
                   hadamard_take           mix, rotate   eden_codes        eden_word
 
-   D and E turn random signs: a hash of 8 random bytes and of the number of the element. Each worker
-   and step has 8 bytes of its own. They lead the payload, so that any machine can turn the signs
-   back. A rotation makes each coordinate nearly normal, whatever p is: so one list of centroids
-   suits all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all rotations, nearly so over
-   these.
+   D and E turn random signs: a hash of 8 random bytes and of the number of the element. Each
+   worker and step has 8 bytes of its own, for all tensors. They lead the payload, so that any
+   machine can turn the signs back. A rotation makes each coordinate nearly normal, whatever p is:
+   so one list of centroids suits all. s makes <C(p), p> = s <c, T p> = |p|^2: unbiased over all
+   rotations, nearly so over these.
 
      bits                                             1        2       3        4
      E|p - C(p)|^2 / |p|^2, about                     0.571    0.133   0.036    0.0096
@@ -14916,7 +14931,8 @@ static gcomp_result gcomp__eden_open(gcomp__view *view)
     gcomp__eden_form(param, &view->form);
     const size_t need = gcomp__eden_bytes(&view->form, view->n);
     if (view->bytes != need) return view->bytes < need ? GCOMP_TRUNCATED : GCOMP_TRAILING_BYTES;
-    view->scales = view->body + 8;
+    view->lead = view->body;
+    view->scales = view->body + view->form.front;
     view->codes = view->scales + gcomp__eden_scales(&view->form, view->n);
     return GCOMP_OK;
 }
@@ -14955,7 +14971,7 @@ static void gcomp__eden_put(const gcomp__view *view, size_t begin, size_t end, f
 {
     const int bits = (int)view->form.code16 / 2;
     float *y = to->y, *residual = to->residual;
-    const uint64_t words = gcomp__get64(view->body);
+    const uint64_t words = gcomp__get64(view->lead);
     const uint8_t *scale = view->scales + begin / view->form.block * 4;
     gcomp__eden_levels levels;
     size_t size;
@@ -15047,7 +15063,7 @@ static const char *gcomp__eden_before_adam(const gcomp_codec *codec)
 
 static const gcomp__payload gcomp__eden_payload = {
     gcomp__eden_scratch, gcomp__eden_bound, gcomp__eden_encode, gcomp__eden_open,
-    gcomp__eden_check, gcomp__eden_decode, 1};
+    gcomp__eden_check, gcomp__eden_decode, 1, 0, NULL, NULL, gcomp__eden_length, 8};
 static const gcomp__method gcomp__row_eden = {
     "eden", 20, GCOMP__CONSERVES_ELEMENT | GCOMP__DRAWS,
     {GCOMP__ONE_OF("bits", 0, 3, 2, "1|2|3|4|"),
@@ -22132,6 +22148,7 @@ typedef struct gcomp__this_step {
     double p_squares;      /* desc.measure: |p|^2 */
     size_t elements;       /* of the body that is gathered for it; 0: there is none */
     size_t sent;           /* where the body is in mem.send: payloads move together */
+    size_t lead;           /* where the first body of its payload is there */
     size_t from;           /* elements of its list in front of its own */
     size_t walk;           /* (bucket) bytes of its shards that were packed so far */
     uint32_t by_address;   /* in slot i: the number of the i-th gradient by its address */
@@ -22235,6 +22252,7 @@ typedef struct gcomp__reader {
     const uint8_t *from;
     size_t bytes, at;  /* that came; that are read */
     size_t end, left;  /* of the payload at work, where it ends, and elements to come; 0: none */
+    const uint8_t *first; /* its first body */
     int known;         /* 1: they were checked before */
     int floats;        /* 1: they are sums of sparse payloads, or floats where these are shorter */
     uint32_t a;            /* the parameter word of the payload at work */
@@ -22856,11 +22874,12 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
     return form.coded;
 }
 
-/* May payloads of n elements have other lengths than their bound? Those of block methods have not,
-   but with coded levels, or by rows. */
+/* May payloads of n elements have different lengths? Those of block methods have not, but with
+   coded levels, or by rows. */
 static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
 {
     gcomp__form form;
+    if (m->payload->length) return 0;
     if (m->payload->open != gcomp__block_open) return 1;
     gcomp__form_of(m, codec->param, 0, &form);
     return form.coded || form.row;
@@ -23120,7 +23139,8 @@ static size_t gcomp__portion_bound(const gcomp__slot *slot, size_t n)
    the first portion may stand behind those of other tensors. */
 static size_t gcomp__shared_header(const gcomp__slot *slot)
 {
-    return slot->at.offset % slot->at.each ? GCOMP__HEADER - 4 : 0;
+    return slot->at.offset % slot->at.each ? GCOMP__HEADER - 4 + slot->use.method->payload->lead
+                                           : 0;
 }
 
 /* May a tensor be in a bundle with others? Not where codecs change, where a method has several
@@ -25322,9 +25342,11 @@ GCOMP_API gcomp_result gcomp_give_back(gcomp *gc, size_t tensor, const void *pay
    What the tensors of a bundle (>>plan) send to the same worker is one payload:
      | header: n of all, flag SEVERAL | body of a tensor | body of the next one | ...
    A body is what a payload of the tensor's elements alone would have. Where its length is not known
-   from the number of elements, it stands before each body but the last, in 4 bytes. Tensors that
-   are skipped, and those without elements in a range, have no body. A payload of one tensor is the
-   same with and without a bundle.
+   from the number of elements, it stands before each body but the last, in 4 bytes. What a body
+   begins with because of its key (payload->lead: eden's random words) the first one has for all: in
+   steps all tensors have the key of tensor 0 then, whatever the buckets are. Tensors that are
+   skipped, and those without elements in a range, have no body. A payload of one tensor is the same
+   with and without a bundle.
    A tensor is encoded as soon as it is ready, with a header. Bodies move together when they go out.
    Of a sparse method (gcomp__makes_list) a gather has one body, as if all were one tensor. What
    a tensor sends is chosen when it is ready, and waits in mem.index and mem.value. The list is
@@ -25356,7 +25378,8 @@ typedef struct gcomp__joint {
 static void gcomp__join(gcomp__joint *j, const gcomp__slot *slot, const uint8_t *payload,
                         size_t length, size_t n, int followed)
 {
-    const size_t bytes = length - GCOMP__HEADER;
+    const size_t lead = j->head ? slot->use.method->payload->lead : 0; /* the first one's is sent */
+    const size_t bytes = length - GCOMP__HEADER - lead;
     const size_t front = followed && slot->use.varies ? 4 : 0;
     if (!j->head) {
         memmove(j->to, payload, GCOMP__HEADER);
@@ -25365,7 +25388,7 @@ static void gcomp__join(gcomp__joint *j, const gcomp__slot *slot, const uint8_t 
         j->to += GCOMP__HEADER;
         j->n = 0;
     }
-    memmove(j->to + front, payload + GCOMP__HEADER, bytes);
+    memmove(j->to + front, payload + GCOMP__HEADER + lead, bytes);
     if (front) gcomp__put32(j->to, (uint32_t)bytes);
     j->to += front + bytes;
     j->n += n;
@@ -25484,6 +25507,7 @@ static gcomp_result gcomp__next_header(const gcomp *gc, const gcomp_codec *codec
     r->a = view.a;
     r->at += GCOMP__HEADER;
     r->end = r->at + (size_t)bytes;
+    r->first = r->from + r->at;
     if (r->known) return GCOMP_OK;
     if (view.flags & GCOMP__SEALED &&
         gcomp__get32(p + 28) != gcomp__checksum(gc->set, p, GCOMP__HEADER + (size_t)bytes))
@@ -25507,29 +25531,36 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
 {
     if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed || n > slot->n));
     if (n > r->left || (!followed && n != r->left)) return GCOMP_COUNT_MISMATCH;
+    const gcomp__payload *const row = slot->use.method->payload;
     gcomp__view *const like = gc->mem.views + gc->world; /* mostly the same, elsewhere */
     const int alike = !slot->use.varies && like->method == slot->use.method && like->a == r->a &&
                       like->n == n;
+    /* what stands in the first body alone; this one is opened as if it began so much earlier */
+    const size_t lead = r->from + r->at == r->first ? 0 : row->lead;
     size_t bytes = r->end - r->at;
     if (followed && slot->use.varies) {
         if (bytes < 4 || gcomp__get32(r->from + r->at) > bytes - 4) return GCOMP_TRUNCATED;
         bytes = gcomp__get32(r->from + r->at);
         r->at += 4;
     } else if (followed) {
-        const size_t own =
-            alike ? like->bytes : gcomp__bound_of(slot->use.method, codec, n) - GCOMP__HEADER;
+        const size_t own = (alike         ? like->bytes
+                            : row->length ? (row->length)(codec, n)
+                                          : gcomp__bound_of(slot->use.method, codec, n) -
+                                                GCOMP__HEADER) - lead;
         if (own > bytes) return GCOMP_TRUNCATED;
         bytes = own;
     }
-    const uint8_t *p = r->from + r->at;
+    const uint8_t *p = r->from + r->at - lead;
     if (r->floats && bytes == 4 * n) { /* no sparse sum is so long */
         const gcomp_codec none = gcomp__none_codec();
         GCOMP__TRY(gcomp__open_body(gc->set, view, &none, p, bytes, n));
-    } else if (alike && like->bytes == bytes) gcomp__view_like(view, like, p - GCOMP__HEADER);
-    else {
-        GCOMP__TRY(gcomp__open_body(gc->set, view, codec, p, bytes, n));
+    } else if (alike && like->bytes == bytes + lead) {
+        gcomp__view_like(view, like, p - GCOMP__HEADER);
+    } else {
+        GCOMP__TRY(gcomp__open_body(gc->set, view, codec, p, bytes + lead, n));
         if (!slot->use.varies) *like = *view;
     }
+    view->lead = r->first;
     if (!r->known) GCOMP__TRY((view->method->payload->check)(view));
     r->left -= n;
     r->at += bytes;
@@ -25960,7 +25991,9 @@ static void gcomp__pack_sums(gcomp *gc)
         gcomp_result result;
         if (slot->at.two_shot) { /* the mean of the own range, quantised: shot 2 */
             gcomp__source in = gcomp__source_in(slot, gc->mem.acc + slot->at.acc);
-            if (slot->use.draws) in.key = gcomp__key_in(gc, slot, gc->step);
+            if (slot->use.draws)
+                in.key = gcomp__key_in(gc, slot->use.method->payload->lead ? gc->tensors : slot,
+                                       gc->step);
             /* the mean has none: what is lost goes to the owner, see gcomp__keep_mean */
             in.residual = gcomp__residual_in(NULL, GCOMP__FLOATS);
             in.before = gcomp__portion_of(slot, gc->me).begin;
@@ -26594,7 +26627,8 @@ static void gcomp__put_frame(gcomp *gc)
             slot->now.followed = slot->at.next && gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
         }
         if (slot->now.elements) { /* see gcomp__join */
-            bytes += slot->now.length - (inside ? GCOMP__HEADER : 0);
+            bytes += slot->now.length -
+                     (inside ? GCOMP__HEADER + slot->use.method->payload->lead : 0);
             inside = slot->now.followed;
             bytes += inside && slot->use.varies ? 4 : 0;
         }
@@ -27124,7 +27158,8 @@ static gcomp__work gcomp__work_of(const gcomp *gc, gcomp__slot *slot)
     work.in = gcomp__source_in(slot, slot->now.grad);
     if (slot->use.draws && /* in a commit those of sums alone */
         (gc->phase < GCOMP__READY || (!slot->use.bound && !slot->at.own_bytes)))
-        work.in.key = gcomp__key_in(gc, slot, slot->use.method->sums->one_key ? 0 : gc->step);
+        work.in.key = gcomp__key_in(gc, slot->use.method->payload->lead ? gc->tensors : slot,
+                                    slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
     work.in.scale = gc->scale;
     work.rows = slot->rows;
@@ -27726,11 +27761,14 @@ static int gcomp__next_in_round(gcomp *gc, gcomp_request *request)
              before   | payload, room  | payload, room       | payload | ...      room: to `bound`
              after    | payload | payload | payload | zeros up to the stride | */
         gcomp__joint j = {gc, gc->mem.send + b->at_send, NULL, 0};
+        size_t lead = 0;
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.elements) continue;
+            if (!j.head) lead = (size_t)(j.to - gc->mem.send) + GCOMP__HEADER;
             gcomp__join(&j, slot, gc->mem.send + slot->now.sent, slot->now.length,
                         slot->now.elements, slot->now.followed);
             slot->now.sent = (size_t)(j.to - gc->mem.send) - (slot->now.length - GCOMP__HEADER);
+            slot->now.lead = lead;
         }
         /* payloads come in behind those of the buckets before, or, where means are made bucket by
            bucket, always at the same place */
@@ -27979,6 +28017,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
                                              : gc->mem.send + slot->now.sent,
                                    slot->now.length - GCOMP__HEADER,
                                    by_ranges ? slot->n : slot->now.elements);
+        if (!by_ranges) own->lead = gc->mem.send + slot->now.lead;
         if (slot->at.listed) sink.cursors = gc->mem.cursors;
         sink.from = slot->now.from;
         if (made || scattered) sink.y = gcomp__no_output;
