@@ -2300,7 +2300,8 @@ typedef struct gcomp_statistics {
     double residual_norm;      /* L2 norm over all residuals, now */
     double relative_error;     /* |p - sent| / |p| of the last step here, with desc.measure or on
                                   rank 0 of the schedule error; a small residual of a block
-                                  method counts as it is kept */
+                                  method counts as it is kept; of topk:global=1 with coded values
+                                  what the mean of the own range lost counts, too */
     double mean_norm;          /* desc.measure: L2 norm of the last mean; of what is scattered the
                                   own range counts */
     uint64_t memory;           /* bytes that the object takes now */
@@ -15837,6 +15838,19 @@ GCOMP__NOINLINE void gcomp__cursor_open(gcomp__cursor *c, const gcomp__view *vie
     c->room = cached ? GCOMP__CURSOR : 32;
 }
 
+/* Passes over the elements before `begin`. */
+static void gcomp__cursor_pass(gcomp__cursor *c, size_t begin)
+{
+    do {
+        c->done += c->at;
+        c->at = 0;
+        c->got = (unsigned)gcomp__next_elements(&c->indices, c->index, c->room);
+        if (c->got && c->index[c->got - 1] < begin) c->at = c->got;
+        while (c->at < c->got && c->index[c->at] < begin) c->at++;
+    } while (c->got && c->at == c->got);
+    c->done += c->at;
+}
+
 /* For all elements below `end`: y <- y + weight * value. A sum that is not finite becomes the
    largest float with its sign. No element is there twice, so the sums of a turn are looked at
    together, after the turn. Of an own payload also: residual <- residual - value, saturated, and
@@ -15977,41 +15991,37 @@ GCOMP__NOINLINE void gcomp__sparse_go_on(const gcomp__call *call, const gcomp__s
     }
 }
 
-/* Runs a sink, in passes over all chunks. A pass has as many payloads as there are cursors. With
-   threads the dense part of all chunks comes first, and one thread adds the payloads. An own
-   payload that is not among those of the mean, or for which there is no mean, has a cursor of its
-   own. */
-GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
+/* A sink, and the task of a thread: so many chunks of it. */
+typedef struct gcomp__scatter_job {
+    const gcomp__call *call;
+    const gcomp__sink *sink;
+    size_t each; /* chunks of a part; the last part may have fewer */
+} gcomp__scatter_job;
+
+/* Runs a sink for a part of its chunks, in passes. A pass has as many payloads as there are
+   cursors. An own payload that is not among those of the mean, or for which there is no mean, has a
+   cursor of its own. */
+static void gcomp__scatter_part(void *arg, size_t part)
 {
+    const gcomp__scatter_job *const all = (const gcomp__scatter_job *)arg;
+    const gcomp__sink *const sink = all->sink;
     /* masked: dgc's momentum, which becomes 0 where something was sent */
     float *const masked = sink->momentum ? sink->momentum->masked : NULL, *const y = sink->y.floats;
     const int apart = sink->ending == GCOMP__COMMIT && sink->own &&
                       (sink->in.residual.floats || masked) &&
                       (!y || sink->own_at >= sink->count);
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
+    const size_t first = all->each * part,
+                 stop = gcomp__min(first + all->each, gcomp__chunks(sink->n));
     /* chunks that are worked on between two looks at the cursors */
-    const size_t chunks = gcomp__chunks(sink->n),
-                 step = call->parallel.run || (sink->count == 1 && sink->ending != GCOMP__COMMIT)
-                            ? chunks
-                            : 1;
+    const size_t step = sink->count == 1 && sink->ending != GCOMP__COMMIT ? all->each : 1;
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
     /* the first pass writes all elements of y, but where payloads are added to what y holds */
     int dense = sink->ending != GCOMP__ADD || sink->fresh;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     gcomp__absorb_job job;
     size_t w = 0; /* payloads of the mean so far */
-    if (sink->cursors) {
-        gcomp__sparse_go_on(call, sink);
-        return;
-    }
-    /* a large mean, whose payloads can all be read at once */
-    if (sink->ending == GCOMP__ADD && sink->fresh && step == 1 && sink->n >= GCOMP__SPARSE_LARGE &&
-        (uintptr_t)y % 4 == 0 && sink->count <= GCOMP__SPARSE_CURSORS &&
-        call->scratch_bytes >= 4 * GCOMP__SPARSE_WINDOW) {
-        gcomp__sparse_past(call, sink);
-        return;
-    }
-    job.set = call->set;
+    job.set = all->call->set;
     job.sink = sink;
     do {
         const int cached = dense && step == 1; /* a chunk is added to when it was just written */
@@ -16025,11 +16035,13 @@ GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__
                                mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
                                cached);
         }
-        for (job.first = 0; job.first < chunks; job.first += step) {
+        for (size_t i = 0; i < used && first; i++)
+            gcomp__cursor_pass(cursors + i, first * GCOMP_CHUNK);
+        for (job.first = first; job.first < stop; job.first += step) {
             const size_t begin = job.first * GCOMP_CHUNK,
-                         end = gcomp__min((job.first + step) * GCOMP_CHUNK, sink->n);
-            if (dense && sink->ending == GCOMP__COMMIT)
-                gcomp__run(call, step, gcomp__absorb_chunk, &job);
+                         end = gcomp__min(gcomp__min(job.first + step, stop) * GCOMP_CHUNK,
+                                          sink->n);
+            if (dense && sink->ending == GCOMP__COMMIT) gcomp__absorb_chunk(&job, 0);
             else if (dense) memset(y + begin, 0, 4 * (end - begin));
             for (size_t i = 0; i < used; i++) {
                 gcomp__cursor *c = cursors + i;
@@ -16044,6 +16056,24 @@ GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__
         own = NULL;
         dense = 0;
     } while (y && w < sink->count);
+}
+
+/* Runs a sink: a list of several tensors in one way, a mean that is larger than the caches in
+   another, all else in parts, of which threads take one each. */
+GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
+{
+    const size_t chunks = gcomp__chunks(sink->n);
+    gcomp__scatter_job job;
+    job.call = call;
+    job.sink = sink;
+    job.each = call->parallel.run ? gcomp__ceil_div(chunks, GCOMP__SPARSE_PARTS) : chunks;
+    if (sink->cursors) gcomp__sparse_go_on(call, sink);
+    else if (sink->ending == GCOMP__ADD && sink->fresh && job.each == chunks &&
+             sink->n >= GCOMP__SPARSE_LARGE && (uintptr_t)sink->y.floats % 4 == 0 &&
+             sink->count <= GCOMP__SPARSE_CURSORS &&
+             call->scratch_bytes >= 4 * GCOMP__SPARSE_WINDOW)
+        gcomp__sparse_past(call, sink);
+    else if (chunks) gcomp__run(call, gcomp__ceil_div(chunks, job.each), gcomp__scatter_part, &job);
 }
 
 static const gcomp__payload gcomp__sparse_payload = {

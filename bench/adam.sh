@@ -174,7 +174,8 @@ do for [i=1:words(recipes)] {
     set linetype i lc rgb word(colors, (i - 1) % 9 + 1) lw 2 dt dashes
 }
 is(i) = strcol(1) eq word(recipes, i)
-name(i) = word(recipes, i) eq 'none' ? 'AdamW, uncompressed' : word(recipes, i)
+titles = '$(cut -d , -f 1 "$dir/adam/best" | tr ';\n' ', ')'
+name(i) = word(recipes, i) eq 'none' ? 'AdamW, uncompressed' : word(titles, i)
 stats '$dir/adam-curves.csv' using 3 every ::1 nooutput
 set yrange [STATS_min * 0.98 : STATS_min * 1.75]
 set multiplot layout 1,2 title 'a small GPT-2, 4 workers: training loss, exponential mean of 50 steps'
