@@ -217,11 +217,12 @@
      If only one worker notices a failure, it reports the failure in its next frame, and all may
      repeat the step. After the last bucket there is no further frame: see WHEN A STEP FAILS.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
-     tells all others before anybody waits for the range mean: all return GCOMP_PEER_FAILED, and the
-     step can be repeated.
+     tells all others, before anybody waits for the range mean or in its place: all return
+     GCOMP_PEER_FAILED, and the step can be repeated.
      Frames say how many bytes follow, and so do the lengths that workers send before their range
-     means. If a frame or such a length arrives damaged at one worker, that worker cannot go on,
-     while the others may: it returns GCOMP_CALLBACK_FAILED, as if the transport had reported it.
+     means, where lengths vary. If a frame or such a length arrives damaged at one worker, that
+     worker cannot go on, while the others may: it returns GCOMP_CALLBACK_FAILED, as if the
+     transport had reported it.
 
    WHEN A STEP FAILS
      The step has changed nothing on this worker: gradients and residuals are as before. Another
@@ -440,7 +441,7 @@
             gcomp_isa_available                     any call returns GCOMP_ISA_UNAVAILABLE
             gcomp_input.reserved                    nothing
           Tensors of a bucket with the same codec travel together, and ranges (gcomp_shard) are cut
-          from all of them.
+          from all of them. Two shots take three collectives (0.3: six), where lengths do not vary.
           The scale 0 of a gcomp_step is 0 (0.3: 1), and a learning_rate below 0 is unknown (0.3:
           0). gcomp_step.number. scale, epoch, batch and number are the same on all workers: a
           worker's own weight is gcomp_step.samples.
@@ -517,8 +518,9 @@
      back, at most one more or one fewer for each worker; what a worker sent for other places stays
      in its residual. Which are the largest is found by counts of the sums by size, 64 bytes to 8
      KiB a tensor, which one allreduce adds: comm.allreduce is needed too. So what a worker sends
-     does not grow with the workers, but for 112 bytes of frames and lengths for each, and 42 to 60
-     of headers for each bundle, shard and sum. Values travel by the value method in both
+     does not grow with the workers, but for 112 bytes of frames and lengths for each (of most block
+     payloads in two shots 64, since their lengths are known), and 42 to 60 of headers for each
+     bundle, shard and sum. Values travel by the value method in both
      directions; what is lost on the way back is the owner's, as in two shots. Without alltoallv
      topk:global=1 gathers; with floats as values the bits are the same. Outside of steps it is
      topk. An element that few workers send waits longer: trained on Fashion-MNIST with density
@@ -540,7 +542,9 @@
        residual each worker keeps what its own quantisation lost: e_w <- p_w - C(p_w). In the range
                 that it owns, a worker sent its part of p exactly; there it keeps what shot 2 lost,
                 e_o <- W (q - C(q)). The factor is W because a mean takes 1 / W of each residual
-     So the sum of e / W over the workers is all that was not sent, as it is without two shots.
+     So the sum of e / W over the workers is all that was not sent, as it is without two shots. With
+     the frames these are three collectives. ecsq, code=entropy and block=row, whose payloads of as
+     many elements have different lengths, take three more.
      Without feedback e is 0. What is unbiased stays unbiased, with the noise of both shots. With
      vote the owner adds its own vote to those of the others: the bits are those of the gather.
      Avoid two shots with a fixed threshold (twobit:threshold=, threshold1): a mean over workers is
@@ -1770,8 +1774,9 @@ typedef struct gcomp_comm {
     int (*allreduce_max)(void *user, float *data, size_t count);
     /* Optional. Sends different bytes to each worker, including itself: worker w gets send_bytes[w]
        bytes of send, and recv_bytes[w] bytes of worker w go to recv; both arrays lie back to back
-       in rank order. Sender and receiver know all sizes beforehand: the library sends lengths first
-       (16 bytes for each worker), then what they announce. */
+       in rank order. Sender and receiver know all sizes beforehand: where payloads of as many
+       elements have different lengths, the library sends lengths first, 16 bytes for each
+       worker. */
     int (*alltoallv)(void *user, const void *send, const size_t *send_bytes, void *recv,
                      const size_t *recv_bytes);
     /* Optional, all three or none: requests that are under way while the caller computes, see
@@ -2099,6 +2104,8 @@ typedef struct gcomp_round {
     size_t sent;             /* bytes that a worker sends over the network for it, at most, counted
                                 as in gcomp_statistics; of ALLTOALL with the mean that is gathered
                                 afterwards, but for SCATTER */
+    int varies; /* ALLTOALL: 1: payloads of as many elements have different lengths. Workers tell
+                   each other these first, in three collectives more (SCATTER: two) */
 } gcomp_round;
 
 /* Tells, without opening an object, what steps do for each tensor of an object with these tensors:
@@ -21237,6 +21244,13 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
+/* Bytes of a body of n elements, of a codec whose lengths do not vary. */
+static size_t gcomp__length_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
+{
+    return m->payload->length ? (m->payload->length)(codec, n)
+                              : gcomp__bound_of(m, codec, n) - GCOMP__HEADER;
+}
+
 /* The scratch that the encoder of a method with needs_scratch needs. */
 static size_t gcomp__scratch_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
@@ -22125,6 +22139,7 @@ typedef struct gcomp__places {
     size_t send;           /* bytes: its payload in mem.send */
     size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
     size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
+    size_t stays;          /* of a payload of the own portion, if lengths do not vary */
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
     size_t world;          /* workers for which all of this was chosen */
@@ -22389,6 +22404,7 @@ struct gcomp {
     gcomp__bucket *bucket; /* and itself */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
     int stages;          /* how many stages of >>shards take place; 0: none */
+    int fixed;           /* 1: without lengths and answers: all workers know all lengths */
     int has_tally;       /* 1: the stage COUNTS too */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
@@ -22909,8 +22925,7 @@ static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec,
 static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
 {
     gcomp__form form;
-    if (m->payload->length) return 0;
-    if (m->payload->open != gcomp__block_open) return 1;
+    if (m->payload->open != gcomp__block_open) return !m->payload->length;
     gcomp__form_of(m, codec->param, 0, &form);
     return form.coded || form.row;
 }
@@ -23642,6 +23657,11 @@ static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcom
     slot->at.own = plan->own;
     slot->at.cut = plan->cut;
     slot->at.acc = plan->acc;
+    const size_t mine = gcomp__portion_of(slot, (size_t)desc->comm.rank).n;
+    slot->at.stays = 0;
+    if (slot->at.adds_own && mine && !slot->use.varies)
+        slot->at.stays =
+            GCOMP__HEADER + gcomp__length_of(slot->use.method, &slot->use.codec, mine);
     gcomp__grow(&plan->own, slot->at.own_bytes);
     gcomp__grow(&plan->acc, gcomp__longest_portion(slot));
     gcomp__fill_ranges(plan, slot, gcomp__scatters(desc));
@@ -24660,6 +24680,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
     gcomp_round r;
     r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
     r.bytes = 0;
+    r.varies = 0;
     if (kind == GCOMP__NO_ROUND) {
         r.kind = GCOMP_WAIT;
     } else if (kind == GCOMP__GATHER) {
@@ -24668,6 +24689,7 @@ static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gco
                   (slot->at.offset && !slot->at.listed ? GCOMP__HEADER - 4 : 0);
     } else if (kind == GCOMP__SHARE) {
         r.kind = GCOMP_ALLTOALL;
+        r.varies = slot->use.varies;
         r.bytes = gcomp__shards_bound(slot) - gcomp__shared_header(slot);
     } else {
         r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
@@ -25561,22 +25583,19 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
 {
     if (!r->end) GCOMP__TRY(gcomp__next_header(gc, codec, r, followed || n > slot->n));
     if (n > r->left || (!followed && n != r->left)) return GCOMP_COUNT_MISMATCH;
-    const gcomp__payload *const row = slot->use.method->payload;
     gcomp__view *const like = gc->mem.views + gc->world; /* mostly the same, elsewhere */
     const int alike = !slot->use.varies && like->method == slot->use.method && like->a == r->a &&
                       like->n == n;
     /* what stands in the first body alone; this one is opened as if it began so much earlier */
-    const size_t lead = r->from + r->at == r->first ? 0 : row->lead;
+    const size_t lead = r->from + r->at == r->first ? 0 : slot->use.method->payload->lead;
     size_t bytes = r->end - r->at;
     if (followed && slot->use.varies) {
         if (bytes < 4 || gcomp__get32(r->from + r->at) > bytes - 4) return GCOMP_TRUNCATED;
         bytes = gcomp__get32(r->from + r->at);
         r->at += 4;
     } else if (followed) {
-        const size_t own = (alike         ? like->bytes
-                            : row->length ? (row->length)(codec, n)
-                                          : gcomp__bound_of(slot->use.method, codec, n) -
-                                                GCOMP__HEADER) - lead;
+        const size_t own =
+            (alike ? like->bytes : gcomp__length_of(slot->use.method, codec, n)) - lead;
         if (own > bytes) return GCOMP_TRUNCATED;
         bytes = own;
     }
@@ -25619,12 +25638,16 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
    commit; a payload of the method none is a shard too.
 
    All tensors travel together, in stages; each stage is one request, in its own round:
-     LENGTHS   alltoall    the length of each shard
-     ANSWERS   allgather   was every length good? Only its receiver can see a bad one
+     LENGTHS   alltoall    the length of each shard                                      (varying)
+     ANSWERS   allgather   was every length good? Only its receiver can see a bad one    (varying)
      SHARDS    alltoall    the shards
      COUNTS    allreduce   only where not all sums are applied: see below
-     TOTALS    allgather   the length of the sums (SCATTER: 0); and could the owner add?
-     SUMS      allgather   the sums (SCATTER: there is no such stage)
+     TOTALS    allgather   the length of the sums; and could the owner add?  (varying, and SCATTER)
+     SUMS      allgather   the sums                                                (not in SCATTER)
+   If each length follows from the number of elements, as it does for most block methods, workers
+   do without the stages that are marked "varying". An owner that could not add, or has another late
+   error, then sends a length of 0 with its status in place of its sums. An owner of no elements has
+   no place for it: what it alone has seen the next frame tells.
    A length has 16 bytes:
      | bytes to come | status  | CRC-32C of the 12 before |
      0               8         12                        16
@@ -25782,18 +25805,27 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
 
 /* From the order of tensors to the order of workers, with the lengths of what each one gets:
      own or cut   tensor 0: shard for 0, for 1, for 2;  tensor 1: shard for 0, for 1, for 2
-     packed       worker 0: shards of tensors 0, 1;  worker 1: of 0, 1;  worker 2: of 0, 1 */
+     packed       worker 0: shards of tensors 0, 1;  worker 1: of 0, 1;  worker 2: of 0, 1
+   Where lengths do not vary they are not sent, and what is made here goes out at once. */
 static void gcomp__pack_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
     gcomp__joint j = {gc, gc->mem.packed, NULL, 0};
+    size_t stays = 0; /* bytes of the own shards, which are added as they are */
+    int inside = 0;   /* 1: another one of the same bundle stands before */
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *begin = j.to; /* where that which goes to worker w begins */
         for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
             if (!slot->now.grad || !slot->at.own_bytes) continue;
             const size_t n = gcomp__portion_of(slot, w).n;
-            if (!n || (w == gc->me && slot->at.adds_own)) continue;
+            if (!n) continue;
+            if (w == gc->me && slot->at.adds_own) {
+                const size_t lead = GCOMP__HEADER + slot->use.method->payload->lead;
+                stays += slot->at.stays - (inside ? lead : 0); /* as gcomp__join does */
+                inside = gcomp__is_followed(gc, slot, w);
+                continue;
+            }
             const uint8_t *from = slot->at.two_shot || slot->at.applied
                                       ? gc->mem.own + slot->at.own : gc->mem.cut + slot->at.cut;
             from += slot->now.walk;
@@ -25803,9 +25835,11 @@ static void gcomp__pack_shards(gcomp *gc)
         }
         gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(j.to - begin),
                           GCOMP_OK);
+        gc->mem.send_bytes[w] = gc->fixed ? (size_t)(j.to - begin) : GCOMP__LENGTH_BYTES;
     }
-    gcomp__all_sizes(gc, gc->mem.send_bytes, GCOMP__LENGTH_BYTES);
-    gcomp__all_sizes(gc, b->came, GCOMP__LENGTH_BYTES);
+    const size_t own = gc->mem.send_bytes[gc->me]; /* others send as much, and what stays */
+    gcomp__all_sizes(gc, b->came, gc->fixed ? own + stays : GCOMP__LENGTH_BYTES);
+    b->came[gc->me] = own;
 }
 
 /* Adds the shards of all tensors, when SHARDS is done, in the order of ranks. A bad one becomes the
@@ -26622,7 +26656,7 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, stages, has_tally, and the places of counts. The last chance to find that
+   gather_round, stages, fixed, has_tally, and the places of counts. The last chance to find that
    gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of
    codecs. */
 static void gcomp__put_frame(gcomp *gc)
@@ -26643,6 +26677,7 @@ static void gcomp__put_frame(gcomp *gc)
     }
     gc->gather_round = -1;
     gc->stages = gc->has_tally = 0;
+    gc->fixed = 1;
     b->tally = 0;
     memset(b->kinds, 0, sizeof b->kinds);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
@@ -26663,6 +26698,7 @@ static void gcomp__put_frame(gcomp *gc)
             bytes += inside && slot->use.varies ? 4 : 0;
         }
         if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
+        if (slot->at.own_bytes && slot->use.varies) gc->fixed = 0;
         if (slot->at.own_bytes && slot->at.applied) {
             gc->has_tally = 1;
             slot->now.tally = b->tally;
@@ -27410,6 +27446,19 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
     return GCOMP_OK;
 }
 
+/* Fails by the first owner that tells an error in place of its sums, see >>shards. */
+static gcomp_result gcomp__hear_owners(gcomp *gc)
+{
+    const gcomp__bucket *b = gc->bucket;
+    for (size_t w = 0; w < gc->world; w++) {
+        const uint8_t *p = gc->mem.cut + b->at_cut + w * b->share_stride;
+        if (b->came[w] && !gcomp__get64(p) && gcomp__get32(p + 8) &&
+            gcomp__get32(p + 12) == (gcomp__common(gc->set)->crc)(0, p, 12))
+            return gcomp__peer_failed(gc, w, gcomp__result_of(gcomp__get32(p + 8)));
+    }
+    return GCOMP_OK;
+}
+
 /* Checks the counts of all workers, when COUNTS is done: whole numbers, none below the own one. */
 static void gcomp__check_tally(gcomp *gc)
 {
@@ -27458,6 +27507,7 @@ static void gcomp__judge_trial(gcomp *gc)
      LENGTHS   a bad length            by the answers           all stop: nobody can send to it
      ANSWERS   a damaged answer        by the totals            all stop there
      SHARDS    a bad shard             by the totals            all stop: a sum would be wrong
+     ... of a known length             in place of sums         late error on all
      COUNTS    a damaged count         by the totals            all stop
      TOTALS    a damaged total         not at all               GCOMP_CALLBACK_FAILED here
      SUMS      a bad sum               by the next frame        late error */
@@ -27465,7 +27515,6 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
 {
     gcomp__bucket *b = gc->bucket;
     const uint8_t *sent = gc->mem.packed, *came = gc->mem.shards;
-    const size_t own = (size_t)gcomp__get64(gc->mem.lengths); /* TOTALS: bytes of the own sums */
     gcomp_result *const late = &gc->late_error, result;
     switch (gc->round) {
     case GCOMP__LENGTHS:
@@ -27498,13 +27547,10 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
         if (result == GCOMP_CORRUPT) return GCOMP_MISMATCH;
         /* with SCATTER lengths are 0, and say only that all owners could add */
         if (result != GCOMP_OK || gc->stages == GCOMP__SUMS) return result;
-        b->share_stride = 0;
-        for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
-        /* zeros up to the longest sums, since the gather takes equal sizes */
-        memset(gc->mem.packed + own, 0, b->share_stride - own);
         break;
     case GCOMP__SUMS:
-        gcomp__check_sums(gc);
+        if (gc->fixed && *late == GCOMP_OK) *late = gcomp__hear_owners(gc);
+        if (*late == GCOMP_OK) gcomp__check_sums(gc);
         gcomp__need_back(gc, gc->mem.shared, gc->mem.packed,
                          gc->mem.cut + b->at_cut + gc->me * b->share_stride, b->came[gc->me]);
         break;
@@ -27703,10 +27749,11 @@ static void gcomp__ask_sum(gcomp *gc, gcomp_request *request, unsigned kind, siz
    before it is asked for. */
 static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
-    const gcomp__bucket *b = gc->bucket;
-    /* sent and received lengths */
+    gcomp__bucket *b = gc->bucket; /* own, all: sent and received lengths */
     uint8_t *const own = gc->mem.lengths, *const all = own + gc->world * GCOMP__LENGTH_BYTES;
-    if (gc->round >= gc->stages || (gc->round == GCOMP__COUNTS && !gc->has_tally)) return 0;
+    if (gc->round >= gc->stages || (gc->round == GCOMP__COUNTS && !gc->has_tally) ||
+        (gc->fixed && (gc->round < GCOMP__SHARDS || (b->sums && gc->round == GCOMP__TOTALS))))
+        return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
     switch (gc->round) {
     case GCOMP__LENGTHS:
@@ -27722,6 +27769,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, gc->mem.answers);
         break;
     case GCOMP__SHARDS:
+        if (gc->fixed) gcomp__pack_shards(gc);
         gcomp__ask_alltoall(gc, request, id, gc->mem.packed, gc->mem.shards);
         break;
     case GCOMP__COUNTS:
@@ -27735,6 +27783,19 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         gcomp__ask_gather(gc, request, id, own, all, GCOMP__LENGTH_BYTES, b->came);
         break;
     default: /* GCOMP__SUMS */
+        if (gc->fixed) {
+            const size_t bytes = b->came[gc->me == 0]; /* as long as a shard of another worker */
+            gcomp__pack_sums(gc);
+            memcpy(b->came, gc->mem.send_bytes, gc->world * sizeof *b->came);
+            b->came[gc->me] = bytes;
+            if (gc->late_error != GCOMP_OK) memset(gc->mem.packed, 0, bytes);
+            if (gc->late_error != GCOMP_OK && bytes)
+                gcomp__put_length(gc, gc->mem.packed, 0, gc->late_error);
+        }
+        b->share_stride = 0;
+        for (size_t w = 0; w < gc->world; w++) gcomp__raise(&b->share_stride, b->came[w]);
+        /* zeros up to the longest sums, since the gather takes equal sizes */
+        memset(gc->mem.packed + b->came[gc->me], 0, b->share_stride - b->came[gc->me]);
         gcomp__ask_gather(gc, request, id, gc->mem.packed, gc->mem.cut + b->at_cut,
                           b->share_stride, b->came);
     }

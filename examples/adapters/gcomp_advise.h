@@ -340,14 +340,15 @@ typedef struct gcomp_advise_fact {
     gcomp_request_kind form; /* ALLREDUCE: summed, ALLGATHER: gathered, ALLTOALL: by ranges */
     gcomp_dtype dtype;       /* of the numbers that are summed; U8: payloads */
     unsigned uses; /* a bit for each collective that it uses: bit 0 is the gather of payloads, bits
-                      22 and 23 are those below, the others are sums. 0: the rules do not give the
+                      22 to 24 are those below, the others are sums. 0: the rules do not give the
                       tensor this codec */
 } gcomp_advise_fact;
 
 enum {
     GCOMP_ADVISE_GATHER = 1,
-    GCOMP_ADVISE_RANGES = 1 << 22, /* the stages of means made by ranges: two alltoalls, gathers */
-    GCOMP_ADVISE_COUNTS = 1 << 23  /* topk:global=1: a sum more, to find where the mean is cut */
+    GCOMP_ADVISE_RANGES = 1 << 22, /* the stages of means made by ranges: an alltoall, a gather */
+    GCOMP_ADVISE_COUNTS = 1 << 23, /* topk:global=1: a sum more, to find where the mean is cut */
+    GCOMP_ADVISE_LENGTHS = 1 << 24 /* stages before shards, if lengths of payloads vary */
 };
 
 /* A question with everything that is derived from it. */
@@ -425,6 +426,7 @@ static inline void gcomp_advise_add_round(gcomp_advise_fact *fact, int round, co
     fact->form = r->kind;
     fact->dtype = r->dtype;
     fact->uses |= r->kind == GCOMP_ALLGATHER ? GCOMP_ADVISE_GATHER : GCOMP_ADVISE_RANGES;
+    if (r->kind == GCOMP_ALLTOALL && r->varies) fact->uses |= GCOMP_ADVISE_LENGTHS;
     if (r->kind == GCOMP_ALLGATHER || r->bytes == 0 || !(world > 1)) return;
     fact->shards = (double)r->bytes;
     fact->mean = (double)r->sent * world / (world - 1) / fact->shards - 1;
@@ -895,18 +897,22 @@ static inline gcomp_advise_price gcomp_advise_price_of(const gcomp_advise_inquir
     return price;
 }
 
-/* What a collective that tensors share takes however much they send. The stages of ranges begin
-   with two alltoalls and two gathers, of which three carry lengths; a mean that does not stay with
-   its owners takes another gather. */
+/* What a collective that tensors share takes however much they send. The stages of ranges are an
+   alltoall and a gather, of the mean or of whether owners could add. Lengths take another alltoall
+   and a gather before, and one more behind the shards, unless that is there already. */
 static inline double gcomp_advise_start(const gcomp_advise_inquiry *q, unsigned collective)
 {
     const gcomp_advise_link *link = &q->link;
     const double lengths = (double)GCOMP_ADVISE_LENGTH * (double)q->desc.comm.world;
-    const int gathers = q->desc.aggregate == GCOMP_AGGREGATE_SCATTER ? 2 : 3;
+    const int scatters = q->desc.aggregate == GCOMP_AGGREGATE_SCATTER;
+    const double told = (double)GCOMP_ADVISE_LENGTH * link->gather_byte; /* by each worker */
     if (collective == GCOMP_ADVISE_GATHER) return link->gather_start;
-    if (collective != GCOMP_ADVISE_RANGES) return link->sum_start;
-    return 2 * link->exchange_start + lengths * link->exchange_byte +
-           gathers * link->gather_start + 2 * (double)GCOMP_ADVISE_LENGTH * link->gather_byte;
+    if (collective == GCOMP_ADVISE_RANGES)
+        return link->exchange_start + link->gather_start + (scatters ? told : 0);
+    if (collective == GCOMP_ADVISE_LENGTHS)
+        return link->exchange_start + lengths * link->exchange_byte +
+               (scatters ? 1 : 2) * (link->gather_start + told);
+    return link->sum_start;
 }
 
 /* The step as it is chosen: times, and what is chosen if `each` is not NULL. */
@@ -1039,7 +1045,7 @@ static inline gcomp_result gcomp_advise_choose(gcomp_advise_inquiry *q, gcomp_ad
    1 / W, are decoded; then the mean is, which is m times as long as a payload: 1 in two shots, at
    most W for sparse payloads, whose elements may all differ, 0 where the mean stays scattered. The
    owner encodes the mean of its range instead of its own part of it. Tensors made by ranges share
-   two alltoalls and three gathers.
+   an alltoall and a gather, and if lengths of payloads vary another alltoall and two gathers.
    Vectors, small tensors and matrices that would not gain are not compressed, as in
    gcomp_add_tensor; a vector that is the only tensor may be. If two candidates take the same time,
    the first one is chosen. A codec whose gain is no larger than the noise of the measurements is

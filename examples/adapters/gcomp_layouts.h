@@ -54,7 +54,7 @@
     F(gcomp_request, recv) F(gcomp_request, stride) F(gcomp_request, bytes) \
     F(gcomp_request, send_bytes) F(gcomp_request, count) F(gcomp_request, dtype) \
     S(gcomp_round) F(gcomp_round, kind) F(gcomp_round, dtype) F(gcomp_round, bytes) \
-    F(gcomp_round, sent) \
+    F(gcomp_round, sent) F(gcomp_round, varies) \
     S(gcomp_report) F(gcomp_report, text) F(gcomp_report, capacity) F(gcomp_report, length) \
     S(gcomp_statistics) F(gcomp_statistics, steps) F(gcomp_statistics, skipped) \
     F(gcomp_statistics, failed) F(gcomp_statistics, not_finite) F(gcomp_statistics, switches) \

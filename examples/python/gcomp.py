@@ -94,7 +94,7 @@ _Step = _struct("gcomp_step", (c_float, "scale", "learning_rate"), (c_uint32, "e
                 (c_uint64, "number"))
 _Request = _struct("gcomp_request", (c_int, "kind"), (c_uint32, "id"), (c_void_p, "send", "recv"), (c_size_t, "stride"),
                    (POINTER(c_size_t), "bytes", "send_bytes"), (c_size_t, "count"), (c_int, "dtype"))
-_Round = _struct("gcomp_round", (c_int, "kind", "dtype"), (c_size_t, "bytes", "sent"))
+_Round = _struct("gcomp_round", (c_int, "kind", "dtype"), (c_size_t, "bytes", "sent"), (c_int, "varies"))
 _Report = _struct("gcomp_report", (c_void_p, "text"), (c_size_t, "capacity", "length"))
 _Statistics = _struct("gcomp_statistics", (c_uint64, "steps", "skipped", "failed", "not_finite", "switches", "bytes_in", "bytes_out",
                                            "bytes_ring"), (c_double, "ratio", "encode_seconds", "communicate_seconds", "commit_seconds",
@@ -475,7 +475,7 @@ def _text(value: Any, what: str) -> Optional[bytes]:
 
 Key = namedtuple("Key", "shared own")
 Info = namedtuple("Info", "codec count length refused checksum")
-Round = namedtuple("Round", "kind dtype bytes sent")
+Round = namedtuple("Round", "kind dtype bytes sent varies")
 Statistics = namedtuple("Statistics", [name for name, _ in _Statistics._fields_])
 _ISAS = {"auto": 0, "scalar": 1, "avx2": 2, "avx512": 3, "neon": 4}
 _OPTIMIZERS = {"unknown": 0, "sgd": 1, "adam": 2}
@@ -1204,14 +1204,14 @@ def open(codec: Union[str, Codec, None] = None, *, comm: Optional[Comm] = None, 
 def rounds(codec: Any, tensors: Sequence[Sequence[Any]], *, comm: Optional[Comm] = None,
            **options: Any) -> List[Tuple[Codec, List[Round]]]:
     """What steps would do for the tensors of an object, each (name, rows[, cols[, stack[, dtype]]]): for each tensor its codec, and its
-    rounds (kind, dtype, bytes, sent)."""
+    rounds (kind, dtype, bytes, sent, varies)."""
     desc, keep = _desc(codec, comm, None, options, [])
     count = len(tensors)
     found, made = (_Codec * count)(), (_Round * (3 * count))()
     code = _lib.gcomp_rounds(byref(desc), _tensors(tensors), count, found, made)
     if code:
         raise Error(code, keep[-1].value.decode(errors="replace"))
-    return [(Codec._from(found[i]), [Round(_KIND_NAMES[r.kind], _NAMES[r.dtype], r.bytes, r.sent) for r in made[3 * i:3 * i + 3] if r.kind])
+    return [(Codec._from(found[i]), [Round(_KIND_NAMES[r.kind], _NAMES[r.dtype], r.bytes, r.sent, bool(r.varies)) for r in made[3 * i:3 * i + 3] if r.kind])
             for i in range(count)]
 
 

@@ -650,7 +650,9 @@ static void predict(const crew *c, model *m, const gcomp_step *step, unsigned sk
             in.residual = m->old[w][t];
             in.cols = job.tensor[t].cols ? job.tensor[t].cols : 1;
             in.rows = n / in.cols; /* a stack is a tall matrix */
-            in.key = gcomp_key_make(c->desc.seed, number, (uint32_t)t, (uint32_t)w);
+            /* all tensors of eden have the random words of tensor 0 */
+            in.key = gcomp_key_make(c->desc.seed, number,
+                                    method_is(codec, "eden", text) ? 0 : (uint32_t)t, (uint32_t)w);
             payload[w] = malloc(bound);
             if (m->old[w][t]) m->e[w][t] = (float *)malloc(4 * n);
             if (m->old[w][t]) memcpy(m->e[w][t], m->old[w][t], 4 * n);

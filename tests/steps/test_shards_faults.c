@@ -6,18 +6,23 @@ static const size_t worlds[] = {1, 2, 3, 4, 7, 8};
 
 /* ---------------- failures */
 
-/* Sparse payloads; the two-shot form, which has no counts; both for tensors that travel together;
-   scattered, sparse payloads and others, which has no sums either. */
-enum { FORMS = 6, SCATTERED = 4 };
+/* Sparse payloads; the two-shot form, which has no counts, and where lengths are known no lengths; both for tensors that travel
+   together; scattered, sparse payloads and others, which has no sums either; two shots of lengths that vary. */
+enum { FORMS = 7 };
 
 static const char *const some[FORMS][2] = {{"topk:density=0.1", "topk:density=0.1,global=1"}, {"sign:block=64", "qsgd:levels=1"},
                                            {"sign:block=64", "sign:block=64"}, {"topk:density=0.1", "topk:density=0.1"},
-                                           {"topk:density=0.1", "dgc:density=0.1,warmup=0"}, {"sign:block=64", "none"}};
+                                           {"topk:density=0.1", "dgc:density=0.1,warmup=0"}, {"sign:block=64", "none"},
+                                           {"sign:block=64", "ecsq"}};
 
-static const size_t some_n[FORMS][2] = {{300, 220}, {900, 770}, {500, 770}, {300, 220}, {300, 220}, {900, 770}};
+static const size_t some_n[FORMS][2] = {{300, 220}, {900, 770}, {500, 770}, {300, 220}, {300, 220}, {900, 770}, {900, 770}};
 
 static const gcomp_aggregate ways[FORMS] = {GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_TWO_SHOT, GCOMP_AGGREGATE_TWO_SHOT,
-                                            GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_SCATTER, GCOMP_AGGREGATE_SCATTER};
+                                            GCOMP_AGGREGATE_SHARDS, GCOMP_AGGREGATE_SCATTER, GCOMP_AGGREGATE_SCATTER,
+                                           GCOMP_AGGREGATE_TWO_SHOT};
+
+/* The stages that a form has, in the order of FRAMES .. SUMS: a letter each. */
+static const char *const stages_of[FORMS] = {"FLASCTU", "FSU", "FSU", "FLASTU", "FLAST", "FST", "FLASTU"};
 
 static const char *const *few = some[0];
 static const size_t *few_n = some_n[0];
@@ -33,13 +38,17 @@ static gcomp_desc choose_form(int which)
 
 /* The stage of a request, and the request of a stage. The last stage, and how many requests there
    are. */
-static int stage_of(size_t call) { return (int)call + (form && call >= COUNTED); }
+static const char all_stages[] = "FLASCTU"; /* U: sums */
 
-static size_t call_of(size_t stage) { return stage - (form && stage > COUNTED); }
+static int stage_of(size_t call) { return (int)(strchr(all_stages, stages_of[form][call]) - all_stages); }
 
-static int last_stage(void) { return form >= SCATTERED ? TOTALS : SUMS; }
+static int has(size_t stage) { return strchr(stages_of[form], all_stages[stage]) != NULL; }
 
-static size_t calls(void) { return call_of((size_t)last_stage()) + 1; }
+static size_t call_of(size_t stage) { return (size_t)(strchr(stages_of[form], all_stages[stage]) - stages_of[form]); }
+
+static size_t calls(void) { return strlen(stages_of[form]); }
+
+static int last_stage(void) { return stage_of(calls() - 1); }
 
 static void open_few(group *g, const gcomp_desc *desc)
 {
@@ -81,7 +90,7 @@ static void failing_requests(const gcomp_desc desc)
                 CHECK(digest(&g, w) == (last ? control[w] : before[w]));
                 CHECK(last || strstr(gcomp_error(g.gc[w]), "failed with status 5") || call == FRAMES || rank >= 0);
             }
-            if (call == SHARDS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "alltoallv") != NULL);
+            if (stage_of((size_t)call) == SHARDS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "alltoallv") != NULL);
             if (stage_of((size_t)call) == SUMS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "allgather of sums") != NULL);
             if (stage_of((size_t)call) == TOTALS && rank < 0) CHECK(strstr(gcomp_error(g.gc[0]), "allgather of totals") != NULL);
             g.fail_call = -1;
@@ -109,7 +118,7 @@ static void flip(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes
 /* Every byte of what one worker gets from another, in every stage. */
 static void damaged_bytes(const gcomp_desc desc)
 {
-    for (size_t at_call = LENGTHS; at_call < calls(); at_call++) {
+    for (size_t at_call = 1; at_call < calls(); at_call++) {
         const int call = stage_of(at_call), is_last = call == last_stage();
         group g;
         size_t tried = 0;
@@ -255,7 +264,6 @@ static void test_hostile_shards_are_refused_by_all(void)
     static const forgery two_shot[] = {
         {"int:bits=4", 896, 0, 0, 0, GCOMP_OK},
         {"int:bits=4", 895, 0, 0, 0, GCOMP_COUNT_MISMATCH},
-        {"int:bits=4", 896, 1, 0, 0, GCOMP_TRUNCATED},
         {"int:bits=2", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
         {"int:bits=4,block=512", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
         {"sign:block=tensor", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH},
@@ -263,12 +271,19 @@ static void test_hostile_shards_are_refused_by_all(void)
         {"int:bits=4", 896, 0, 6, 1, GCOMP_TRAILING_BYTES}, /* a refusal has no body */
         {"int:bits=4", 896, 0, 33, 64, GCOMP_CORRUPT},      /* a scale whose multiples are infinite */
     };
+    static const forgery of_any_length[] = {
+        {"ecsq", 896, 0, 0, 0, GCOMP_OK},
+        {"ecsq", 896, 1, 0, 0, GCOMP_TRUNCATED},
+        {"ecsq", 896, -1, 0, 0, GCOMP_TRAILING_BYTES},
+    };
     const forgery dense = {"none", 896, 0, 0, 0, GCOMP_CODEC_MISMATCH}; /* sums may be that */
     forgery sealed = {"topk:density=0.1", 896, 0, 0, 0, GCOMP_CHECKSUM_MISMATCH};
     const char *const codec = "topk:density=0.05";
     for (size_t f = 0; f < sizeof sparse / sizeof *sparse; f++) forge(sparse + f, codec, GCOMP_AGGREGATE_SHARDS, 0, 0);
     for (size_t f = 0; f < sizeof two_shot / sizeof *two_shot; f++)
         forge(two_shot + f, "int:bits=4", GCOMP_AGGREGATE_TWO_SHOT, 0, 0);
+    for (size_t f = 0; f < sizeof of_any_length / sizeof *of_any_length; f++)
+        forge(of_any_length + f, "ecsq", GCOMP_AGGREGATE_TWO_SHOT, 0, 0);
     forge(&dense, "topk:density=0.5", GCOMP_AGGREGATE_SHARDS, 0, 0);
     forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 1, 0); /* workers want one, there is one, both */
     forge(&sealed, codec, GCOMP_AGGREGATE_SHARDS, 0, 1);
@@ -313,7 +328,7 @@ static void test_mutated_shards_do_no_harm(void)
 /* A length, an answer or a total that is well formed, but says something false. */
 static void lie(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
 {
-    if (call != g->at || from != 0 || (call == LENGTHS && rank != 1)) return; /* what is gathered all get alike */
+    if (call != g->at || from != 0 || (stage_of(call) == LENGTHS && rank != 1)) return; /* what is gathered all get alike */
     CHECK(length == 16);
     if (g->arg == SIZE_MAX) put_word(bytes + 8, 12, 4); /* a status */
     else put_word(bytes, g->arg, 8);
@@ -325,7 +340,7 @@ static void forged_lengths(const gcomp_desc desc)
 {
     static const size_t stages[] = {LENGTHS, ANSWERS, TOTALS}, lies[] = {SIZE_MAX, SIZE_MAX - 1, (size_t)1 << 40, 5000};
     for (size_t s = 0; s < 3; s++)
-        for (size_t l = 0; l < 4; l++) {
+        for (size_t l = 0; l < 4 && has(stages[s]); l++) {
             uint64_t before[3], control[3];
             const int goes_on = stages[s] == ANSWERS && l; /* with all sizes known, until the totals */
             group g;
@@ -356,6 +371,61 @@ static void test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated(voi
     for (int which = FORMS; which-- > 0;) forged_lengths(choose_form(which));
 }
 
+/* In place of its sums an owner may tell an error: all workers stop. What looks like that, but is none, is a bad sum. */
+static void tell(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length)
+{
+    (void)rank;
+    if (stage_of(call) != SUMS || from != 0) return;
+    CHECK(length >= 32);
+    put_word(bytes, g->arg == 1, 8);
+    put_word(bytes + 8, g->arg == 2 ? 0 : 12, 4);
+    put_word(bytes + 12, plain_crc(0, bytes, 12) ^ (g->arg == 3), 4);
+}
+
+static void test_an_error_in_place_of_sums_stops_all(void)
+{
+    const gcomp_desc desc = choose_form(1);
+    uint64_t before[3], control[3];
+    group g;
+    digests_without_a_fault(&desc, control);
+    open_few(&g, &desc);
+    digest_all(&g, before);
+    for (g.arg = 0; g.arg < 4; g.arg++) {
+        g.change = tell;
+        group_step(&g);
+        for (size_t w = 0; w < 3; w++) {
+            CHECK(g.arg ? g.result[w] != GCOMP_OK && g.result[w] != GCOMP_PEER_FAILED : g.result[w] == GCOMP_PEER_FAILED);
+            CHECK(strstr(gcomp_error(g.gc[w]), g.arg ? "rank 0, tensor 'a'" : "rank 0: ") != NULL);
+        }
+        CHECK(digests_are(&g, before));
+    }
+    g.change = NULL;
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK) && digests_are(&g, control));
+    group_close(&g);
+}
+
+/* What is told in place of the sums of a bucket stops all behind it, too. */
+static void test_a_bad_shard_of_an_early_bucket_stops_all(void)
+{
+    gcomp_desc desc = choose_form(1);
+    uint64_t before[3];
+    group g;
+    desc.bucket_bytes = 1;
+    open_few(&g, &desc);
+    digest_all(&g, before);
+    g.change = flip;
+    g.at = call_of(SHARDS);
+    g.arg = 40;
+    group_step(&g);
+    for (size_t w = 0; w < 3; w++) CHECK(g.result[w] == (w == 1 ? GCOMP_CHECKSUM_MISMATCH : GCOMP_PEER_FAILED));
+    CHECK(digests_are(&g, before) && g.carried == 4); /* the frames of the next bucket */
+    g.change = NULL;
+    group_step(&g);
+    CHECK(all_are(&g, GCOMP_OK) && g.carried == 6);
+    group_close(&g);
+}
+
 static void not_finite(const gcomp_desc desc, size_t at)
 {
     uint64_t before[3];
@@ -384,10 +454,9 @@ static void test_not_finite_on_one_worker_is_told_to_all(void)
 
 /* powersgd finds only in its second sum that numbers are too large, and only on the worker that has
    them. All workers skip the step. */
-static void too_large(int which)
+static void too_large(int which, const char *codec)
 {
-    static const char *const codec = "topk:density=0.1";
-    static const size_t n = 300;
+    static const size_t n = 900;
     const gcomp_desc desc = choose_form(which);
     gcomp_tensor matrix = {"matrix", 20, 3, 0, GCOMP_F32, "powersgd:rank=1,momentum=0.9"};
     uint64_t before[3];
@@ -407,10 +476,11 @@ static void too_large(int which)
     group_close(&g);
 }
 
-static void test_numbers_too_large_on_one_worker_are_told_with_the_totals(void)
+static void test_numbers_too_large_on_one_worker_are_told_to_all(void)
 {
-    too_large(2);
-    too_large(0);
+    too_large(2, "topk:density=0.1");
+    too_large(0, "topk:density=0.1");
+    too_large(1, "sign:block=64"); /* in place of sums */
 }
 
 static void aborts(const gcomp_desc desc)
@@ -697,7 +767,7 @@ static void test_threads_give_two_shots_the_bits_of_an_event_loop(void)
         run_threads(seats, worlds[c], codec[0], GCOMP_AGGREGATE_TWO_SHOT, 0, -1);
         for (size_t w = 0; w < worlds[c]; w++)
             CHECK(seats[w].result[0] == GCOMP_OK && seats[w].digest == digest(&a, w) &&
-                  seats[w].exchanges == (worlds[c] > 1 ? 2 : 0));
+                  seats[w].exchanges == (worlds[c] > 1 ? 1 : 0));
         group_close(&a);
     }
 }
@@ -734,7 +804,7 @@ static void test_auto_takes_the_form_that_receives_fewest_bytes(void)
         const char *codec;
         int without, exchanges;
     } rule[] = {{"topk:density=0.057", 0, 2}, {"topk:density=0.0565", 0, 0}, {"topk:density=0.1", 1, 0},
-                {"topk:density=0.1+int", 0, 0}, {"blocktopk:density=0.1", 0, 0}, {"sign", 0, 2}, {"sign", 1, 0}};
+                {"topk:density=0.1+int", 0, 0}, {"blocktopk:density=0.1", 0, 0}, {"sign", 0, 1}, {"sign", 1, 0}};
     for (size_t r = 0; r < sizeof rule / sizeof *rule; r++) { /* 512 elements make eight shards of 64 */
         run_threads(seats, 8, rule[r].codec, GCOMP_AGGREGATE_AUTO, rule[r].without, -1);
         for (size_t w = 0; w < 8; w++) CHECK(seats[w].result[0] == GCOMP_OK && seats[w].exchanges == rule[r].exchanges);
@@ -829,8 +899,10 @@ int main(void)
     RUN(test_hostile_shards_are_refused_by_all);
     RUN(test_mutated_shards_do_no_harm);
     RUN(test_a_forged_length_ends_the_step_of_all_and_it_can_be_repeated);
+    RUN(test_an_error_in_place_of_sums_stops_all);
+    RUN(test_a_bad_shard_of_an_early_bucket_stops_all);
     RUN(test_not_finite_on_one_worker_is_told_to_all);
-    RUN(test_numbers_too_large_on_one_worker_are_told_with_the_totals);
+    RUN(test_numbers_too_large_on_one_worker_are_told_to_all);
     RUN(test_abort_in_every_stage_changes_nothing);
     RUN(test_every_allocation_may_fail_and_none_comes_later);
     RUN(test_workers_agree_on_the_way);

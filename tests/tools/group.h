@@ -18,7 +18,7 @@
 #include <string.h>
 
 enum { MOST = 18, TENSORS = 7, CALLS = 64 };
-enum { FRAMES, LENGTHS, ANSWERS, SHARDS, COUNTED, TOTALS, SUMS, ALL_CALLS }; /* requests of a step that counts sums, in order */
+enum { FRAMES, LENGTHS, ANSWERS, SHARDS, COUNTED, TOTALS, SUMS }; /* requests of a step, in order; few steps have all of them */
 
 typedef struct group group;
 typedef void (*tamper)(group *g, size_t call, size_t rank, size_t from, uint8_t *bytes, size_t length);
@@ -139,6 +139,9 @@ static inline size_t sum_to(const size_t *bytes, size_t end)
     return sum;
 }
 
+/* A request of shards, and not of their lengths: ids have the round. */
+static inline int is_of_shards(const gcomp_request *request) { return request->kind == GCOMP_ALLTOALL && request->id % 64 / 8 == SHARDS; }
+
 /* What worker w gets of worker `from` in request k, and where it lies. */
 static inline uint8_t *deliver(group *g, size_t k, size_t w, size_t from, size_t *length)
 {
@@ -146,7 +149,7 @@ static inline uint8_t *deliver(group *g, size_t k, size_t w, size_t from, size_t
     if (to->kind == GCOMP_ALLTOALL) {
         uint8_t *place = (uint8_t *)to->recv + sum_to(to->bytes, from);
         *length = to->bytes[from];
-        if (g->forged && w == 1 && from == 0 && k == SHARDS) {
+        if (g->forged && w == 1 && from == 0 && is_of_shards(to)) {
             memcpy(place, g->forged, *length);
             return place;
         }
@@ -247,10 +250,10 @@ static inline gcomp_desc desc_of(gcomp_aggregate aggregate)
     return desc;
 }
 
-static inline int exchanges(const group *g)
+static inline int exchanges(const group *g) /* of shards, in all buckets */
 {
     int count = 0;
-    for (size_t k = 0; k < g->carried; k++) count += g->kind[k] == GCOMP_ALLTOALL;
+    for (size_t k = 0; k < g->carried; k++) count += is_of_shards(&g->request[0][k]);
     return count;
 }
 
@@ -305,6 +308,13 @@ static inline void pass(const char *codec, const float *x, size_t n, uint64_t st
 static inline int has_two_shots(const char *text)
 {
     return strcmp(text, "none") && codec_has_payload(text) && !codec_is_sparse(text) && !strstr(text, "share=1");
+}
+
+/* Payloads of as many elements have other lengths: then workers send lengths before shards. */
+static inline int lengths_vary(const char *text)
+{
+    return codec_is_sparse(text) || strstr(text, "code=") || strstr(text, "block=row") || !strncmp(text, "ecsq", 4) ||
+           !strncmp(text, "dct", 3);
 }
 
 #endif
