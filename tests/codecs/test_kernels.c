@@ -654,7 +654,7 @@ static void test_levels_go_to_states_and_back_as_by_plain_loops(void)
             gcomp__new_table(&w, &shares);
             w.lanes = (unsigned)lanes;
             uint8_t *const from = plain_put(&shares, x, lanes, q, n, wanted + sizeof wanted);
-            uint8_t *const got = gcomp__sets[s]->coders->put(&w, q, n, out + sizeof out);
+            uint8_t *const got = gcomp__sets[s]->common->put_states(&w, q, n, out + sizeof out);
             const size_t bytes = (size_t)(wanted + sizeof wanted - from);
             CHECK((size_t)(out + sizeof out - got) == bytes && !memcmp(from, got, bytes) && !memcmp(x, w.state, sizeof x));
             const uint8_t *at = table;
@@ -662,11 +662,37 @@ static void test_levels_go_to_states_and_back_as_by_plain_loops(void)
             memcpy(exact, from, bytes);
             r.lanes = (unsigned)lanes;
             r.bad = 0;
+            r.levels = 127;
             memcpy(r.state, x, sizeof x);
             CHECK(gcomp__read_table(&r, &at, table + sizeof table) == GCOMP_OK && at == table + 1 + table[0]);
-            CHECK(gcomp__sets[s]->coders->get(&r, exact, bytes, back, n) == bytes && !r.bad && !memcmp(back, q, n));
+            CHECK(gcomp__sets[s]->common->get_states(&r, exact, bytes, back, n) == bytes && !r.bad && !memcmp(back, q, n));
             for (size_t j = 0; j < 32; j++) CHECK(r.state[j] == (0x8000u << mix(j + round) % 16 | (uint32_t)(mix(j) & 0x7fff)));
             free(exact);
+        }
+}
+
+/* Packed codes as bytes and back, and how many there are of each size. */
+static void test_packed_codes_become_bytes_and_back(void)
+{
+    enum { MOST = 600 };
+    for (unsigned bits = 2; bits <= 8; bits *= 2)
+        for (size_t n = 0; n <= MOST; n += n < 40 ? 1 : 56) {
+            uint8_t packed[MOST] = {0}, room[MOST], back[MOST + 8] = {0};
+            uint32_t count[GCOMP__SIZES], wanted[GCOMP__SIZES] = {0};
+            int q[MOST];
+            for (size_t i = 0; i < n; i++) {
+                const int most = (1 << (bits - 1)) - 1;
+                q[i] = (int)(mix(i + 7 * n) % (unsigned)(2 * most + 1)) - most;
+                packed[i * bits / 8] |= (uint8_t)(((unsigned)q[i] & ((1u << bits) - 1)) << i * bits % 8);
+                wanted[abs(q[i])]++;
+            }
+            const uint8_t *const wide = gcomp__wide_codes(packed, n, bits, room);
+            for (size_t i = 0; i < n; i++) CHECK(wide[i] == (uint8_t)q[i]);
+            memcpy(back, wide, n);
+            gcomp__narrow_codes(back, (n + 7) / 8 * 8, bits);
+            CHECK(!memcmp(back, packed, (n * bits + 7) / 8));
+            gcomp__count_sizes(packed, n, bits, count);
+            CHECK(!memcmp(count, wanted, sizeof count));
         }
 }
 
@@ -859,6 +885,7 @@ int main(void)
     RUN(test_gaps_are_added_up_as_by_the_plain_loop);
     RUN(test_indices_come_back_in_any_batches);
     RUN(test_levels_go_to_states_and_back_as_by_plain_loops);
+    RUN(test_packed_codes_become_bytes_and_back);
     RUN(test_payloads_are_as_the_flags_of_their_rows_say);
     RUN(test_a_tensor_knows_what_else_the_step_holds);
     RUN(test_counts_of_sums_are_exact_beyond_what_a_float_holds);
