@@ -22393,8 +22393,8 @@ struct gcomp {
     unsigned decided;    /* the decision in rank 0's frame, see >>frames */
     gcomp__difference difference; /* what the frames differ in */
     int trial;           /* NO_TRIAL, ...: is a one added to the first sum? */
-    void *trial_at;      /* where that one stands, behind the sum of a kind */
     unsigned trial_kind;
+    void *trial_at;      /* where that one stands, behind the sum of that kind */
     uint64_t step_bytes; /* stats.bytes_out before the step */
     double p_squares, e_squares, y_squares; /* desc.measure: |p|^2, |what was lost|^2, |mean|^2 */
     gcomp_result local_error; /* this worker's own; its next frame tells it */
@@ -22405,7 +22405,6 @@ struct gcomp {
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
     int stages;          /* how many stages of >>shards take place; 0: none */
     int fixed;           /* 1: without lengths and answers: all workers know all lengths */
-    int has_tally;       /* 1: the stage COUNTS too */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
     unsigned issued, done; /* a bit for each request: 0 frames or decisions, else the kind */
@@ -25835,10 +25834,10 @@ static void gcomp__pack_shards(gcomp *gc)
         }
         gcomp__put_length(gc, gc->mem.lengths + w * GCOMP__LENGTH_BYTES, (size_t)(j.to - begin),
                           GCOMP_OK);
-        gc->mem.send_bytes[w] = gc->fixed ? (size_t)(j.to - begin) : GCOMP__LENGTH_BYTES;
+        gc->mem.send_bytes[w] = gc->fixed ? (size_t)(j.to - begin) : (size_t)GCOMP__LENGTH_BYTES;
     }
     const size_t own = gc->mem.send_bytes[gc->me]; /* others send as much, and what stays */
-    gcomp__all_sizes(gc, b->came, gc->fixed ? own + stays : GCOMP__LENGTH_BYTES);
+    gcomp__all_sizes(gc, b->came, gc->fixed ? own + stays : (size_t)GCOMP__LENGTH_BYTES);
     b->came[gc->me] = own;
 }
 
@@ -26656,7 +26655,7 @@ static int gcomp__may_encode(const gcomp *gc)
 }
 
 /* Writes the frame of a bucket whose tensors are all ready, and finds which rounds the bucket has:
-   gather_round, stages, fixed, has_tally, and the places of counts. The last chance to find that
+   gather_round, stages, fixed, and the places of counts. The last chance to find that
    gradients share memory. Rank 0 decides in bucket 0 where tensors go in their lists of
    codecs. */
 static void gcomp__put_frame(gcomp *gc)
@@ -26676,7 +26675,7 @@ static void gcomp__put_frame(gcomp *gc)
         if (apart != GCOMP_OK) gcomp__put_off(gc, apart, gc->error);
     }
     gc->gather_round = -1;
-    gc->stages = gc->has_tally = 0;
+    gc->stages = 0;
     gc->fixed = 1;
     b->tally = 0;
     memset(b->kinds, 0, sizeof b->kinds);
@@ -26700,7 +26699,6 @@ static void gcomp__put_frame(gcomp *gc)
         if (slot->at.own_bytes) gc->stages = slot->at.scattered ? GCOMP__SUMS : GCOMP__STAGES;
         if (slot->at.own_bytes && slot->use.varies) gc->fixed = 0;
         if (slot->at.own_bytes && slot->at.applied) {
-            gc->has_tally = 1;
             slot->now.tally = b->tally;
             b->tally += gcomp__tally_floats(slot);
         }
@@ -27533,7 +27531,7 @@ static gcomp_result gcomp__finish_stage(gcomp *gc)
             came += b->came[w];
         }
         gcomp__need_back(gc, gc->mem.shared, sent, came, b->came[gc->me]);
-        if (gc->has_tally) gcomp__put_tally(gc);
+        if (b->tally) gcomp__put_tally(gc);
         break;
     case GCOMP__COUNTS:
         if (*late == GCOMP_OK) gcomp__judge_trial(gc); /* before counts are found to be no sums */
@@ -27751,7 +27749,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
 {
     gcomp__bucket *b = gc->bucket; /* own, all: sent and received lengths */
     uint8_t *const own = gc->mem.lengths, *const all = own + gc->world * GCOMP__LENGTH_BYTES;
-    if (gc->round >= gc->stages || (gc->round == GCOMP__COUNTS && !gc->has_tally) ||
+    if (gc->round >= gc->stages || (gc->round == GCOMP__COUNTS && !b->tally) ||
         (gc->fixed && (gc->round < GCOMP__SHARDS || (b->sums && gc->round == GCOMP__TOTALS))))
         return 0;
     uint32_t id = gcomp__issue(gc, GCOMP__SHARE); /* one request: the kind is enough */
