@@ -656,14 +656,14 @@
                  sent by Dettmers: 8-Bit Approximations for Parallelism in Deep Learning, ICLR 2016,
                  as another type, the dynamic tree
      ecsq        residual. bits=2 (0.5 to 6): what an element takes at most on average, all counted.
-                 Or error=0.01 (0.00001 to 0.9), with which bits is left out: the part of |p|^2
-                 that is lost. Whole numbers with a step that fits the bits or the error,
-                 entropy-coded: the least error at so many bits, and the slowest of the quantisers.
-                 The step is found anew in each step of training, from 65520 elements or all: of
-                 10000 elements and more bits are met within 2 % or 0.03 and errors within 5 %, so
-                 neither is corrected from step to step. Exceptions: a chunk of 65536 elements has
-                 127 sizes, so where single elements are very large it sends fewer bits and loses
-                 more; tensors of zeros take less
+                 error=0 (0.00001 to 0.9): if it is not 0, the part of |p|^2 that is lost; it
+                 decides instead of bits, which is left out. Whole numbers with a step that fits
+                 the bits or the error, entropy-coded: the least error at so many bits, and the
+                 slowest of the quantisers. The step is found anew each time, from 65520 elements
+                 or all: of 10000 elements and more bits are met within 2 % or 0.03, and errors
+                 within 5 %, so neither is corrected from step to step. But a chunk of 65536
+                 elements has 127 sizes: where single elements are very large it sends fewer bits
+                 and loses more. Zeros take fewer bits too
                  Goblick, Holsinger: Analog Source Digitization: A Comparison of Theory and
                  Practice, IEEE Transactions on Information Theory 1967; the coder: Duda: Asymmetric
                  Numeral Systems, 2013; Giesen: Interleaved Entropy Coders, 2014
