@@ -5927,12 +5927,12 @@ GCOMP__INLINE void gv_keys(float *to, const float *before, gv x, gv y)
 {
     gw a, b;
     GCOMP__ALL(a.r[i] = _mm256_castps_si256(x.r[i]); b.r[i] = _mm256_castps_si256(y.r[i]))
-    const __m256i far = _mm256_max_epu32(_mm256_max_epu32(a.r[0], a.r[1]),
+    const __m256i low = _mm256_max_epu32(_mm256_max_epu32(a.r[0], a.r[1]),
                                          _mm256_max_epu32(b.r[0], b.r[1]));
     const __m256i top = _mm256_max_epi32(_mm256_max_epi32(a.r[0], a.r[1]),
                                          _mm256_max_epi32(b.r[0], b.r[1]));
     const __m256i key = _mm256_max_epu32(_mm256_add_epi32(top, top), gcomp__load32_avx2(before));
-    const __m256i turned = _mm256_or_si256(_mm256_add_epi32(far, far), _mm256_srli_epi32(far, 31));
+    const __m256i turned = _mm256_or_si256(_mm256_add_epi32(low, low), _mm256_srli_epi32(low, 31));
     _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_max_epu32(turned, key)));
 }
 /* The largest of each of 8 rows of 8 words, a, b, ... h, without reducing each row alone. Unpacking
@@ -7375,10 +7375,10 @@ GCOMP__INLINE void gv_keys(float *to, const float *before, gv x, gv y)
 {
     enum { HALF = sizeof x / sizeof x.r[0] / 2 };
     gw a = gw_bits(x), b = gw_bits(y), was;
-    const gw far = gw_max_unsigned(a, b), top = gw_max(a, b);
+    const gw low = gw_max_unsigned(a, b), top = gw_max(a, b);
     memcpy(&was, before, 32);
     for (int i = 0; i < HALF; i++) {
-        a.r[i] = gr_max_unsigned(far.r[i], far.r[i + HALF]);
+        a.r[i] = gr_max_unsigned(low.r[i], low.r[i + HALF]);
         b.r[i] = gr_max_word(top.r[i], top.r[i + HALF]);
         a.r[i] = (gw_reg)((gw_uint)a.r[i] << 1 | (gw_uint)a.r[i] >> 31);
         b.r[i] = (gw_reg)((gw_uint)b.r[i] << 1);
