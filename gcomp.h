@@ -21244,13 +21244,6 @@ static size_t gcomp__bound_of(const gcomp__method *m, const gcomp_codec *codec, 
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* Bytes of a body of n elements, of a codec whose lengths do not vary. */
-static size_t gcomp__length_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
-{
-    return m->payload->length ? (m->payload->length)(codec, n)
-                              : gcomp__bound_of(m, codec, n) - GCOMP__HEADER;
-}
-
 /* The scratch that the encoder of a method with needs_scratch needs. */
 static size_t gcomp__scratch_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
 {
@@ -23169,6 +23162,13 @@ static size_t gcomp__over_portions(const gcomp__slot *slot,
     if (last > first + 1)
         gcomp__grow(&sum, gcomp__times((of)(slot, slot->at.each), last - first - 1));
     return sum;
+}
+
+/* Bytes of a body of n elements, of a codec whose lengths do not vary. */
+static size_t gcomp__length_of(const gcomp__method *m, const gcomp_codec *codec, size_t n)
+{
+    return m->payload->length ? (m->payload->length)(codec, n)
+                              : gcomp__bound_of(m, codec, n) - GCOMP__HEADER;
 }
 
 /* Bytes of a payload of n elements of the tensor, at most. */
