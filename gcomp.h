@@ -15103,7 +15103,7 @@ enum {
     GCOMP__SPARSE_SAMPLE = 65536,  /* elements of the largest sample */
     GCOMP__SPARSE_BATCH = 128,     /* indices that are checked at once */
     GCOMP__SPARSE_CURSORS = 8,     /* payloads that are read at once */
-    GCOMP__SPARSE_PARTS = 16       /* tasks that collect, where there are threads */
+    GCOMP__SPARSE_PARTS = 16       /* tasks that collect, or add, where there are threads */
 };
 
 /* What a selector chooses from, and what it has chosen: element index[j] with the value
