@@ -217,7 +217,7 @@
      If only one worker notices a failure, it reports the failure in its next frame, and all may
      repeat the step. After the last bucket there is no further frame: see WHEN A STEP FAILS.
      A bad shard, or a bad length of a shard, is seen by the owner of the range alone. The owner
-     tells all others, before anybody waits for the range mean or in its place: all return
+     tells all others, before anybody waits for the range mean or in its place: they return
      GCOMP_PEER_FAILED, and the step can be repeated.
      Frames say how many bytes follow, and so do the lengths that workers send before their range
      means, where lengths vary. If a frame or such a length arrives damaged at one worker, that
@@ -2375,23 +2375,26 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>method int      gcomp__int_form        what the parameters mean: codes, levels, kernel
        >>block encoder   gcomp__block_encode    gcomp__run_chunks: a task for each chunk
          >>encoding      gcomp__encode          a chunk; gcomp__encode_scale_first: its tiles
-                         gcomp__fit_tile        scales and constants of a tile's blocks
-           >>method int  nearest4_quantise      the floats of a tile become codes
+                         gcomp__fit_tile        scales and constants of a tile's blocks, by
+                                                gcomp__fit_peaks of >>method int
+           >>method int  nearest4_quantise      gcomp__quantise_peaks: floats become codes
      >>payloads   gcomp_decode        gcomp__decode_one: a sink that stores
        >>wire            gcomp__check_payload   header, lengths, then (>>block decoder) scales and
                                                 what codes can be wrong
        >>block decoder   gcomp__block_decode    a task for each chunk; the sink says what for
          >>decoding      gcomp__end_chunk       codes become floats; a commit: mean and residual
+           >>integers    levels4_decode         gcomp__decode_groups with the method's function
+   What a row points to is called through it: gcomp__row_int, gcomp__block_payload.
 
    ONE STEP       gcomp_exchange of topk+int over some workers. Its payloads are gathered: shards of
                   floats would be longer, see gcomp__received_by_ranges; global=1 goes by RANGES
-     >>exchange   gcomp_exchange      gradients come in
+     >>exchange   gcomp_exchange      gradients come in; gcomp__exchange: is it idle?
                   gcomp__exchange_as  each tensor is made ready; then gcomp_step_finish:
                                       gcomp__drive, the loop over requests, and the commit
        >>step     gcomp__begin        what the caller says of the step
                   gcomp_step_ready    gcomp__encode_slot: the tensor's gcomp__work, then its payload
          >>wire          gcomp__encode_as
-           >>payload     gcomp__sparse_encode   >>selection finds k elements,
+           >>payload     gcomp__sparse_encode   gcomp__topk_select: >>selection finds k elements;
                                                 >>indices writes indices, >>block encoder values
        >>requests gcomp_step_next     gcomp__advance: the next request of the step
          >>frames        gcomp__put_frame       frames come first
@@ -2411,7 +2414,8 @@ github.com/nothings/stb), or name its path by GCOMP_STB_DS_H"
        >>requests gcomp__next_stage   lengths, answers, shards, counts (global=1), totals, sums are
                                       made by >>shards, just before each is asked for
          >>shards        gcomp__pack_shards     the shards, by the worker who gets them
-                         gcomp__pack_sums       the mean of the own range, but for SCATTER
+                         gcomp__pack_sums       the mean of the own range, but for SCATTER (there
+                                                gcomp__take_shard is the end)
        >>rounds   gcomp__finish_stage what came is checked
          >>shards        gcomp__add_shards      the owner adds what came for its range
                          gcomp__put_tally       global=1: it counts its sums; by all counts
@@ -3915,7 +3919,7 @@ enum {
    finite. */
 enum {
     GCOMP__MOST,    /* nothing else */
-    GCOMP__L1,      /* sum: of |p| */
+    GCOMP__L1,      /* sum: of |p|; where the scale comes last alone */
     GCOMP__L2,      /* sum: of p * p */
     GCOMP__MOMENTS, /* sum: of p * p; other: of p */
     GCOMP__SIDES,   /* sum: of p >= 0; other: of -p where p < 0; negative: how many */
@@ -4175,8 +4179,8 @@ struct gcomp__method {
      encode   gradient, residual --> p (floats of a tile) --> codes
      decode   codes --> floats of a tile --> mean, residual
 
-   The method is in the arrow between floats and codes alone: gcomp__block_kernels. Everything else
-   is compiled once for all methods, see >>encoding and >>decoding.
+   The method is in the arrow between floats and codes (gcomp__block_kernels), and in how a scale is
+   found (form.fit). Everything else is compiled once for all methods: >>encoding, >>decoding.
    ---------------------------------------------------------------------------------------------- */
 
 /* What was measured, see GCOMP__MOST and the others. */
@@ -4260,8 +4264,9 @@ typedef struct gcomp__encode_job {
     gcomp__form form;
     gcomp__constants unit;  /* what the constants of each block start from */
     int given;         /* 1: `unit` is complete, and holds for all blocks */
-    int makes_p;       /* 1: p of a tile is made before it is read, since the gradient is not float
-                          or has a scale, or a factor: kernels read floats without a scale only */
+    int makes_p;       /* 1: p of a tile is made before it is read, since the gradient is not float,
+                          or has a scale or a factor, or the residual is small: kernels read
+                          floats without a scale only */
     int streamed;      /* 1: codes are written past the caches, see GCOMP__STREAM_FROM */
     float factor;      /* what p is multiplied by; not 1 for casts in sums alone */
     uint8_t *scales, *codes; /* where they go in the payload */
@@ -4382,7 +4387,7 @@ GCOMP__INLINE void gcomp__view_like(gcomp__view *to, const gcomp__view *like,
 }
 
 /* ------------------------------------------------------------------------------------------------
-   >>scales - the constants of a block: scales, steps of levels, and the bytes of both
+   >>scales - the constants of a block: scales, the distance of levels, the bytes of both
 
    A level q stands for the value q * a, where a is the step of the block:
 
@@ -4525,9 +4530,9 @@ GCOMP__INLINE float gcomp__two_levels(uint32_t code, float tensor)
     return e4m3 * tensor;
 }
 
-/* The scale of a block from the payload; what the payload does not have is 1. kind: `bytes`, or
-   TWO_LEVELS, ANY_STEP, ANY_GRID. The power of two 2^-127, byte 0, is a subnormal float: bit 22
-   alone. tensor: the float in front. */
+/* The scale of a block from the payload; what the payload does not have is 1, an offset 0. kind:
+   `bytes`, or TWO_LEVELS, ANY_STEP, ANY_GRID. The power of two 2^-127, byte 0, is a subnormal
+   float: bit 22 alone. tensor: the float in front. */
 GCOMP__INLINE void gcomp__get_scale(const uint8_t *from, size_t kind, size_t bytes, float tensor,
                                     gcomp__constants *u)
 {
@@ -4978,9 +4983,9 @@ static float gcomp__fold16_float(const float *d)
 #define gv_max_bits GCOMP__F(gv_max_bits)      /* the larger of m and bits(abs(x)) */
 #define gv_most GCOMP__F(gv_most)              /* the largest of 16 such bits */
 #define gv_most_of_halves GCOMP__F(gv_most_of_halves) /* the larger of lanes l, l + 8, unsigned */
-/* A key is a float turned: bits(abs(x)) << 1, and 1 if x < 0. Of 32 floats the largest keys of four
-   each, and of 8 keys before. Where bits are compared without sign, the largest one is that of the
-   lowest x < 0; with sign, that of the highest x >= 0, or of any x if all are below 0. */
+/* A key is a float turned: bits(abs(x)) << 1, and 1 if x < 0. to: 8 keys, each the largest of four
+   of 32 floats and of one key before. Where bits are compared without sign, the largest one is that
+   of the lowest x < 0; with sign, that of the highest x >= 0, or of any x if all are below 0. */
 #define gv_keys GCOMP__F(gv_keys)
 /* to some of 16 sums, for 32 words x: ||h| - 33| - 22| - 11 with the sign of h, h = x - 11 */
 #define gv_zigzag GCOMP__F(gv_zigzag)
@@ -5008,7 +5013,7 @@ static float gcomp__fold16_float(const float *d)
 /* 16 sums in double */
 #define gs GCOMP__F(gs)                        /* 16 double sums */
 #define gs_none GCOMP__F(gs_none)              /* 16 zeros */
-#define gs_add GCOMP__F(gs_add)                /* adds abs(x) to 16 sums */
+#define gs_add GCOMP__F(gs_add)                /* adds x to 16 sums */
 #define gs_dot GCOMP__F(gs_dot)                /* adds x * y, which is exact in double */
 #define gs_sides GCOMP__F(gs_sides)            /* adds x to 16 sums; x < 0: -x to 16 others */
 #define gs_fold GCOMP__F(gs_fold)              /* the sum of the 16, by the tree above */
@@ -8412,7 +8417,8 @@ GCOMP__NOINLINE void gcomp__lift(float *x, size_t count, float lift)
 
 /* The constants and the scale of block k of a tile whose first of `count` elements is element i,
    where nothing is usual: tiny, huge, not finite; or the method has a slow fit. top: what the block
-   has in t->top, without a sign. Returns the bits of the largest |p|. */
+   has in t->top, without a sign, or 0 if that was not measured. Returns the bits of the largest
+   |p|. */
 #define gcomp__fit_alone GCOMP__F(fit_alone)
 GCOMP__NOINLINE uint32_t gcomp__fit_alone(gcomp__tile *t, size_t i, size_t count, size_t k,
                                           uint32_t top)
@@ -8547,8 +8553,9 @@ GCOMP__RARE size_t gcomp__whole_rows(size_t rows, size_t cols)
          kernels->quantise          gcomp__quantise_groups with the method's function
 
    A block method says in one function how 16 floats become codes, or 32 floats side by side, and in
-   another one how 16 codes become floats. These functions are inlined into a loop: one of the two
-   quantisers here, or gcomp__decode_groups in >>decoding. `format` tells widths or formats of a
+   another one how 16 codes become floats. These functions are inlined into a loop (the portable set
+   calls them): one of the two quantisers here, gcomp__quantise_peaks of int, or
+   gcomp__decode_groups in >>decoding. `format` tells widths or formats of a
    method apart; it is a constant where the loop is inlined. A loop with a method's functions in it
    is a kernel, and stands in the method's table. Parameters of a loop that a kernel gives: code16,
    the bytes of 16 codes, as in the form; block, elements with the same scale (t->block, or the
@@ -8672,9 +8679,9 @@ GCOMP__HEAVY void gcomp__quantise_groups(gcomp__tile *t, gcomp__quantiser quant,
 #if !GCOMP__IN_WIDE
 /* Constants and scales of the blocks of a tile, whose first of `count` elements is element i. The
    tile's p are in t->p. known: 1 if the quantiser has measured `top` and `high` of each block; the
-   first tile of a chunk, the last one, and blocks of 16 are measured here. In the usual case what
-   was measured of a block is finite, and nothing can overflow or become subnormal. Returns the bits
-   of the largest |p|. */
+   first tile of a chunk, a last one of fewer elements, and blocks of 16 are measured here. In the
+   usual case what was measured of a block is finite, and nothing can overflow or become subnormal.
+   Returns the bits of the largest |p|. */
 #define gcomp__fit_tile GCOMP__F(fit_tile)
 GCOMP__NOINLINE uint32_t gcomp__fit_tile(gcomp__tile *t, size_t i, size_t count, int known)
 {
@@ -8812,8 +8819,8 @@ GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
                                   |           |
        tile.p              becomes codes   is read and measured, 32 elements by 32
 
-   What was measured of the tile ahead gives its blocks their constants before its turn. The last
-   tile, which may have fewer elements, is read and measured on its own. */
+   What was measured of the tile ahead gives its blocks their constants before its turn. A
+   last tile of fewer elements is read and measured on its own. */
 #define gcomp__encode_scale_first GCOMP__F(encode_scale_first)
 GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
@@ -10747,7 +10754,8 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
 
    A block method brings, in the zones of >>zones:
      quant, deq   16 or 32 floats to codes and back, inlined into a loop for every instruction set
-     fit          the scale of a block from what was measured of the block (none: no scale)
+     fit          the scale of a block from what was measured of the block (none: no scale). A
+                  kernel may fit all blocks of a tile instead: kernels->fit, as lloyd's and mx's
      form         what its parameters mean, as a gcomp__form
      row          name, number in payloads, parameters, and the functions above
    and its line in GCOMP__METHODS with its families: a build of this method alone leaves out what no
@@ -10764,15 +10772,15 @@ static gcomp_result gcomp__indices_end(gcomp__indices *x)
    Numbers in payloads are never used twice: the next free one is 43.
 
    The chapters, in this order; ">>method NAME" finds a method:
-     commons of block methods   block encoder, block decoder, parameters, sums of floats
-     block methods              none, fp16, bf16, bits of signs, sign, onebit, twobit, threshold of
-                                twobit, threshold1, vote, integers, int, ecsq, qsgd, terngrad,
-                                natural, smallfloats, looked up values, fp8, mx, nvfp4, e3m0, nf4,
-                                lloyd
+     commons of block methods   block encoder, block decoder, parameters, sums of floats, adam
+     block methods              none, casts, fp16, bf16, bits of signs, sign, onebit, twobit,
+                                threshold of twobit, threshold1, vote, integers, int, ecsq, qsgd,
+                                terngrad, natural, smallfloats, looked up values, fp8, mx, nvfp4,
+                                e3m0, nf4, lloyd
      eden                       hadamard, rotated pieces, centroids, pieces, eden, decoding eden
      commons of sparse methods  selection, payload, scattering
      sparse methods             topk, strom, nonzero, dryden, wangni, adacomp, blocktopk; warm-up
-                                and dgc
+                                and dgc; cosines, dct, decoding dct
      methods that sum           randomk; parts, leadertopk; sketches, estimates, sketch, fetch;
                                 gemm, factors, powersgd; intsum
      end of a pass
@@ -10947,8 +10955,8 @@ static size_t gcomp__block_bound(const gcomp_codec *codec, size_t n)
     return form.bound;
 }
 
-/* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go
-   one by one. */
+/* Scratch of an encoder with threads: the measures of each chunk. Without it chunks go one by
+   one. */
 static size_t gcomp__block_scratch(const gcomp_codec *codec, size_t n)
 {
     (void)codec;
@@ -11396,12 +11404,12 @@ GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t co
     }
 }
 
-/* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite and not
-   negative. Floats are compared as words: of positive floats the larger has the larger word, and a
-   sign makes it larger than all these. Values are decoded only for a method whose codes alone may
-   be too large (GCOMP__BY_VALUE), or where a scale is: no code stands for a number of 2^16 or more,
-   so d * q is finite where d is below 2^112. Of coded levels their reader checks
-   the codes. Checks of one word a code run in a kernel. */
+/* Checks a body in this order: scales, padding, codes, decoded values. Scales are finite, and not
+   negative but for those of int. Floats are compared as words: of positive floats the larger has
+   the larger word, and a sign makes it larger than all these. Values are decoded only for a method
+   whose codes alone may be too large (GCOMP__BY_VALUE), or where a scale is: no code stands for a
+   number of 2^16 or more, so d * q is finite where d is below 2^112. Of coded levels their reader
+   checks the codes. Checks of one word a code run in a kernel. */
 static gcomp_result gcomp__block_check(const gcomp__view *view)
 {
     const gcomp__form *form = &view->form;
@@ -12894,7 +12902,7 @@ GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *
     return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
 }
 
-/* 4 bits of the full range: none is below -8, since m is -8.15. */
+/* 4 bits of the full range: none is below -8, since m / d is -8.15. */
 #define gcomp__nearest4_quants GCOMP__F(nearest4_quants)
 GCOMP__INLINE void gcomp__nearest4_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
                                           size_t i, int bits)
@@ -12904,7 +12912,7 @@ GCOMP__INLINE void gcomp__nearest4_quants(uint8_t *code, gv x, gv y, const gcomp
     gb_put4(code, gb_low(gb_limit(gw_nearest(x), gw_nearest(y), 0, -128, 7), bits));
 }
 
-/* Codes of 8, 4, 3 and 2 bits to nearest; affine ones of 8, 4 and 2 bits to nearest and at random.
+/* Codes of 4, 3 and 2 bits to nearest; affine ones of 8, 4 and 2 bits to nearest and at random.
    PEAKS has the function, bits, bytes of 16 codes, and whether blocks have offsets. */
 GCOMP__KERNEL(nearest4_quantise, GCOMP__PEAKS(gcomp__nearest4_quants, 4, 8, 0))
 GCOMP__KERNEL(nearest3_quantise, GCOMP__PEAKS(gcomp__nearest_quants, 3, 6, 0))
@@ -12930,7 +12938,7 @@ GCOMP__KERNEL(affine4_decode,
               const gcomp__decoding *d, gcomp__affine_decode(d, 4, GCOMP__TWO_FLOATS))
 GCOMP__KERNEL(affine8_decode,
               const gcomp__decoding *d, gcomp__affine_decode(d, 8, GCOMP__TWO_FLOATS))
-/* By form->kernel: the place of the bits in the row, and 4 more for each of rounding at random,
+/* By form->kernel: the place of the bits in the row, and 4 more for rounding at random, 8 more for
    affine ranges. */
 static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
     {GCOMP__F(nearest8_quantise), GCOMP__F(levels8_decode), gcomp__fit_peaks},
@@ -12951,7 +12959,8 @@ static const gcomp__block_kernels GCOMP__F(int_kernels)[] = {
 #endif
 
 #if GCOMP__ONCE(INT)
-/* d of a block for the full range, as above. */
+/* d of a block for the full range, as above: of unusual and of large blocks; else gcomp__fit_peaks
+   finds it. */
 static void gcomp__full_fit(const gcomp__form *form, const gcomp__measured *m, gcomp__constants *u)
 {
     const int all = !form->scale_is_step; /* all levels, and d has the other sign than m */
@@ -16094,7 +16103,8 @@ static const gcomp__payload gcomp__sparse_payload = {
      sent      p_i of the k elements, as floats or by the value method     (>>payload)
      residual  p_i - sent_i there, p_i elsewhere
 
-     1. a sample gives a key that somewhat more than k elements reach      (>>selection)
+     1. a sample, or the step before, gives a key that somewhat more than
+        k elements reach                                                   (>>selection)
      2. one pass finds all elements with that key or a larger one
      3. the k largest of them stay; if there are fewer than k, a second pass finds all
 
@@ -16134,7 +16144,7 @@ static uint32_t gcomp__least_key(const gcomp__selection *s)
 /* Chooses the k largest elements. In a step the guess is a key that is `apart` below the least one
    that the step before sent, and what it finds makes the next one: a buffer that got full, or more
    than 2 k + 32 elements, make it nearer, fewer make it farther; so no sample is needed. If it
-   finds fewer than k, a sample tells. */
+   finds fewer than k, a sample tells, and `apart` is a fourth of an octave again. */
 static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k)
 {
     uint32_t *const guess = call->work ? call->work->guess : NULL;
@@ -21372,8 +21382,8 @@ static void gcomp__seal(const gcomp__set *set, uint8_t *payload, size_t length)
     gcomp__put32(payload + 28, gcomp__checksum(set, payload, length));
 }
 
-/* Checks what a caller can get wrong, then encodes. Sparse methods
-   and eden need their scratch; other methods run without. */
+/* Checks what a caller can get wrong, then encodes. Sparse methods and eden need their scratch;
+   other methods run without. */
 GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input *in,
                                     const gcomp_exec *exec, void *payload, size_t capacity,
                                     size_t *length)
@@ -21385,7 +21395,7 @@ GCOMP_API gcomp_result gcomp_encode(const gcomp_codec *codec, const gcomp_input 
     if (!m || !length || !payload) return GCOMP_INVALID_ARGUMENT;
     GCOMP__TRY(gcomp__source_of(&source, in, &n));
     /* all encoders of payloads draw from the own key, so that errors of workers are independent;
-       gcomp__block_encode looks for itself */
+       gcomp__block_encode asks for one where codes are rounded at random */
     if (!source.key.own && m->flags & GCOMP__DRAWS) return GCOMP_MISSING_KEY;
     GCOMP__TRY(gcomp__call_of(&call, exec));
     if (GCOMP__HAS_SCRATCH && m->payload->needs_scratch &&
@@ -21617,9 +21627,10 @@ static int gcomp__writes_halves(const gcomp__view *view)
     return !GCOMP__HAS_SCRATCH || view->method->payload->open == gcomp__block_open;
 }
 
-/* Decodes one payload into y, which it overwrites; *weight times it is added. Common to the
-   functions below. On error y is unchanged. An infinite weight would make NaN of each 0. Where y is
-   halves, sparse methods and eden decode to floats in the scratch, which then are rounded. */
+/* Decodes one payload into y, which it overwrites; but with a weight it adds *weight times it.
+   Common to the functions below. On error y is unchanged. An infinite weight would make NaN of each
+   0. Where y is halves, sparse methods and eden decode to floats in the scratch, which then are
+   rounded. */
 static gcomp_result gcomp__decode_one(const void *payload, size_t length, const float *weight,
                                       void *y, gcomp_dtype dtype, size_t n, const gcomp_exec *exec)
 {
@@ -22121,7 +22132,7 @@ typedef struct gcomp__found {
      use    the entry in use: gcomp__use_entry, and gcomp__choose_mean for these workers
      at     its places: >>plan; gcomp__use_entry forgets them
      kept   from step to step: commits, >>state, >>load and >>workers. What it is to keep, and
-            memory for it, come from >>options and >>tensors
+            memory for it, come from >>options and >>tensors; encoding writes `guess` alone
      now    in one step: >>step and >>exchange; places of what travels >>frames, >>shards, >>rounds
             and >>requests. `next` is written by whoever chooses among codecs, `by_address` by
             >>frames, and both stay until the next step
@@ -22132,7 +22143,7 @@ typedef struct gcomp__places {
     size_t send;           /* bytes: its payload in mem.send */
     size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
     size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
-    size_t stays;          /* of a payload of the own portion, if lengths do not vary */
+    size_t stays;          /* bytes of a payload of the own portion, not sent; 0: they vary */
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
     size_t world;          /* workers for which all of this was chosen */
@@ -22156,8 +22167,7 @@ typedef struct gcomp__portion {
     size_t begin, n; /* n = 0: nothing */
 } gcomp__portion;
 
-/* What a tensor has from step to step. gcomp_save saves these, but for `number`
-   and `guess`. */
+/* What a tensor has from step to step. gcomp_save saves these, but for `number` and `guess`. */
 typedef struct gcomp__kept {
     int keeps;             /* 1: it has a residual on this worker */
     uint32_t guess;        /* a key from which on a selector looks for elements; 0: none */
@@ -22280,7 +22290,7 @@ typedef struct gcomp__bucket {
     size_t stride;        /* bytes from one worker's payloads to the next worker's there */
     size_t share_stride;  /* bytes from one owner's sums to the next owner's in mem.cut */
     size_t *bytes;        /* [w]: bytes of the payloads of worker w */
-    size_t *came;         /* [w]: bytes of shards, then of sums, of worker w */
+    size_t *came;         /* [w]: bytes that come from worker w: of lengths, shards, sums */
     int gathers, sums;    /* 1: payloads, or sums of ranges, come to all workers */
     unsigned kinds[3];    /* of each round: a bit for each kind that a tensor has */
 } gcomp__bucket;
@@ -23553,8 +23563,8 @@ static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
                that the list of its bundle is longer with the tensor than without it
      none      rounds[0] SUM,    bound 0, own_bytes 0; also where steps do as with none
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads
-   Of these two_shot: block payloads are quantised range by range, and so is their mean; scattered:
-   the mean stays with the owners of ranges. */
+   Of these two_shot: block payloads are quantised range by range, and but for SCATTER so is their
+   mean; scattered: the mean stays with the owners of ranges. */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
@@ -25088,9 +25098,9 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    Example: a parameter server. Each worker compresses and sends one payload; gcomp_commit with own
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
-   Small residuals (slot->kept.residual.packed): block methods read and write them tile by tile. For
-   other methods the residual of the tensor at work stands in gc->unpacked as floats: it is
-   unpacked before the method reads it, and packed after a commit.
+   Small residuals (slot->kept.residual.packed): block methods read and write them tile by tile, but
+   not with a decay or with blocks by rows. Else the residual of the tensor at work stands in
+   gc->unpacked as floats: it is unpacked before the method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -25644,9 +25654,10 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
      TOTALS    allgather   the length of the sums; and could the owner add?  (varying, and SCATTER)
      SUMS      allgather   the sums                                                (not in SCATTER)
    If each length follows from the number of elements, as it does for most block methods, workers
-   do without the stages that are marked "varying". An owner that could not add, or has another late
-   error, then sends a length of 0 with its status in place of its sums. An owner of no elements has
-   no place for it: what it alone has seen the next frame tells.
+   do without the stages that are marked "varying"; SCATTER keeps TOTALS. Without SCATTER an owner
+   that could not add, or has another late error, then sends a length of 0 with its status in place
+   of its sums. An owner of no elements has no place for it: what it alone has seen the next frame
+   tells; behind the last bucket the others commit, as with a bad sum.
    A length has 16 bytes:
      | bytes to come | status  | CRC-32C of the 12 before |
      0               8         12                        16
@@ -25663,7 +25674,8 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
      a sum           owners    a payload of its range, or floats added to the gradient
    What each stage leaves in the buffers of worker 1 of 3, with tensors A and B:
      mem.cut      A0 A1 A2  B0 B1 B2         shards of its own payloads, by tensor; where not all
-                                             sums are applied they lie in mem.own
+                                             sums are applied, and in two shots, they lie in
+                                             mem.own; in two shots none is of the own range
      mem.packed   A0 B0 | A1 B1 | A2 B2      the same, by the worker who gets them
      mem.shards   A1 B1 | A1 B1 | A1 B1      from workers 0, 1, 2: what all have for its range
      mem.acc      A1 B1                      their sums, floats
@@ -25673,7 +25685,7 @@ static gcomp_result gcomp__next_body(const gcomp *gc, const gcomp__slot *slot,
 
 enum {
     GCOMP__LENGTHS, GCOMP__ANSWERS, GCOMP__SHARDS, GCOMP__COUNTS, GCOMP__TOTALS,
-    GCOMP__SUMS, /* how many stages there are with SCATTER */
+    GCOMP__SUMS, /* also: how many stages there are with SCATTER */
     GCOMP__STAGES
 };
 
@@ -25773,7 +25785,8 @@ static gcomp__work gcomp__work_in(const gcomp__slot *slot, const gcomp__work *wo
     gcomp__source_from(&part.in, portion.begin);
     part.residual = gcomp__residual_at(work->residual, portion.begin);
     if (part.residual.words) /* a small one is rounded with random numbers of the range */
-        part.in.residual.words = part.residual.words += w;
+        part.in.residual.words = part.residual.words =
+            gcomp__philox_word(part.residual.words, 0, GCOMP__PURPOSE_RANGE, (uint32_t)w);
     if (part.y.floats) part.y.floats += portion.begin;
     if (part.y.halves) part.y.halves += 2 * portion.begin;
     return part;
@@ -25836,9 +25849,9 @@ static void gcomp__pack_shards(gcomp *gc)
                           GCOMP_OK);
         gc->mem.send_bytes[w] = gc->fixed ? (size_t)(j.to - begin) : (size_t)GCOMP__LENGTH_BYTES;
     }
-    const size_t own = gc->mem.send_bytes[gc->me]; /* others send as much, and what stays */
-    gcomp__all_sizes(gc, b->came, gc->fixed ? own + stays : (size_t)GCOMP__LENGTH_BYTES);
-    b->came[gc->me] = own;
+    const size_t to_itself = gc->mem.send_bytes[gc->me]; /* others send as much, and what stays */
+    gcomp__all_sizes(gc, b->came, gc->fixed ? to_itself + stays : (size_t)GCOMP__LENGTH_BYTES);
+    b->came[gc->me] = to_itself;
 }
 
 /* Adds the shards of all tensors, when SHARDS is done, in the order of ranks. A bad one becomes the
@@ -26039,7 +26052,7 @@ static gcomp_result gcomp__put_sums(gcomp *gc, const gcomp__slot *slot, uint8_t 
 
 /* Writes the sums of all tensors into mem.packed, and their length, which TOTALS sends. A late
    error goes out as the status of the length, and all workers stop. With SCATTER there is nothing
-   to write: the length is 0. */
+   to write: the length is 0. b->came becomes what TOTALS brings. */
 static void gcomp__pack_sums(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
@@ -27505,7 +27518,7 @@ static void gcomp__judge_trial(gcomp *gc)
      LENGTHS   a bad length            by the answers           all stop: nobody can send to it
      ANSWERS   a damaged answer        by the totals            all stop there
      SHARDS    a bad shard             by the totals            all stop: a sum would be wrong
-     ... of a known length             in place of sums         late error on all
+     ... of known length, no SCATTER   in place of sums         late error on all
      COUNTS    a damaged count         by the totals            all stop
      TOTALS    a damaged total         not at all               GCOMP_CALLBACK_FAILED here
      SUMS      a bad sum               by the next frame        late error */
@@ -27599,7 +27612,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
             }
         }
         gcomp__need_back(gc, gc->mem.gathered, gc->mem.send + b->at_send,
-                         b->recv + gc->me * b->stride,                         b->bytes[gc->me]);
+                         b->recv + gc->me * b->stride, b->bytes[gc->me]);
     }
     /* sums of floats or halves may have become infinite: that is a late error */
     for (unsigned kind = GCOMP__SUM; kind < GCOMP__KINDS && gc->late_error == GCOMP_OK; kind++) {
@@ -27782,7 +27795,7 @@ static int gcomp__next_stage(gcomp *gc, gcomp_request *request)
         break;
     default: /* GCOMP__SUMS */
         if (gc->fixed) {
-            const size_t bytes = b->came[gc->me == 0]; /* as long as a shard of another worker */
+            const size_t bytes = b->came[gc->me == 0]; /* sums are as long as shards were */
             gcomp__pack_sums(gc);
             memcpy(b->came, gc->mem.send_bytes, gc->world * sizeof *b->came);
             b->came[gc->me] = bytes;
