@@ -16141,13 +16141,14 @@ static uint32_t gcomp__least_key(const gcomp__selection *s)
     return least;
 }
 
-/* Chooses the k largest elements. In a step the guess is a key that is `apart` below the least one
-   that the step before sent, and what it finds makes the next one: a buffer that got full, or more
-   than 2 k + 32 elements, make it nearer, fewer make it farther; so no sample is needed. If it
-   finds fewer than k, a sample tells, and `apart` is a fourth of an octave again. */
-static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k)
+/* Chooses the k largest elements. guess: NULL, or a key that is `apart` below the least one that
+   was sent before, by the step or the chunk before (0: nothing was); then it becomes the next one.
+   A buffer that got full, or more than 2 k + 32 elements, make it nearer, fewer make it farther; so
+   no sample is needed. If it finds fewer than k, a sample tells, and `apart` is a fourth of an
+   octave again. */
+static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k,
+                                        uint32_t *guess)
 {
-    uint32_t *const guess = call->work ? call->work->guess : NULL;
     uint32_t apart = 1u << 21, least; /* of a fourth of an octave */
     size_t found = 0;
     if (guess && *guess) {
@@ -16167,14 +16168,12 @@ static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selectio
     return GCOMP_OK;
 }
 
-/* Chooses the k largest of each chunk, one chunk after the other. What is looked for first are
-   elements from three quarters of the least one on that the chunk before sent. If these are too
-   few, a sample of the chunk tells. */
+/* Chooses the k largest of each chunk, one chunk after the other. */
 static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_codec *codec,
                                        gcomp__selection *s)
 {
     const size_t chunk = (size_t)codec->param[3];
-    uint32_t guess = 1; /* all that is not zero */
+    uint32_t guess = 0;
     for (size_t begin = 0; begin < s->n; begin += chunk) {
         gcomp__selection part = *s; /* the chunk, as a tensor; its elements go behind the others */
         part.n = gcomp__min(chunk, s->n - begin);
@@ -16183,13 +16182,8 @@ static gcomp_result gcomp__topk_chunks(const gcomp__call *call, const gcomp_code
         part.index += s->count;
         part.capacity -= s->count;
         const size_t k = gcomp__sparse_k(codec->param[0], part.n);
-        GCOMP__TRY(gcomp__sparse_collect(call, &part, guess, guess, k));
-        if (part.count > k) gcomp__sparse_keep(&part, k);
-        else if (part.count < k)
-            GCOMP__TRY(
-                gcomp__sparse_largest(call, &part, gcomp__sparse_guess(call, &part, k, 1), k));
+        GCOMP__TRY(gcomp__topk_exactly(call, &part, k, &guess));
         for (size_t i = 0; i < part.count; i++) part.index[i] += (uint32_t)begin;
-        if (part.count) guess = gcomp__bits(0.75f * gcomp__float(gcomp__least_key(&part)));
         s->count += part.count;
     }
     return GCOMP_OK;
@@ -16202,7 +16196,7 @@ static gcomp_result gcomp__topk_select(const gcomp__call *call, const gcomp_code
     const size_t k = gcomp__sparse_k(codec->param[0], s->n);
     if (codec->param[2] == 0) return gcomp__about_select(call, codec, s);
     if (codec->param[3] != 0) return gcomp__topk_chunks(call, codec, s);
-    return gcomp__topk_exactly(call, s, k);
+    return gcomp__topk_exactly(call, s, k, call->work ? call->work->guess : NULL);
 }
 
 /* Why these parameters do not fit; NULL: they do. */
@@ -22407,7 +22401,7 @@ struct gcomp {
     gcomp__bucket *bucket; /* and itself */
     int gather_round;    /* the last round with payloads, in which all travel; -1: there are none */
     int stages;          /* how many stages of >>shards take place; 0: none */
-    int fixed;           /* 1: without lengths and answers: all workers know all lengths */
+    int fixed;           /* 1: lengths do not vary, and are not sent */
     /* round */
     int round;             /* 0, 1, ... in each bucket */
     unsigned issued, done; /* a bit for each request: 0 frames or decisions, else the kind */
