@@ -236,6 +236,7 @@
 #define GCOMP_SOCKETS_IN POLLRDNORM
 #define GCOMP_SOCKETS_OUT POLLWRNORM
 #define GCOMP_SOCKETS_URGENT POLLRDBAND
+#define GCOMP_SOCKETS_ENDS 0
 #define GCOMP_SOCKETS_REFUSAL 4.0 /* seconds: Windows calls three times before it says so */
 #define GCOMP_SOCKETS_CUT_WAKES 0
 #define GCOMP_SOCKETS_MUTEX SRWLOCK_INIT
@@ -468,6 +469,14 @@ static inline ptrdiff_t gcomp_sockets_get(int fd, void *bytes, size_t count, int
 #define GCOMP_SOCKETS_IN POLLIN
 #define GCOMP_SOCKETS_OUT POLLOUT
 #define GCOMP_SOCKETS_URGENT POLLPRI
+/* The other end has closed, with bytes still unread. Elsewhere only who reads them learns it. */
+#if defined(POLLRDHUP)
+#define GCOMP_SOCKETS_ENDS POLLRDHUP
+#elif defined(__linux__) && !defined(__sparc__)
+#define GCOMP_SOCKETS_ENDS 0x2000 /* the same, which a C standard without extensions hides */
+#else
+#define GCOMP_SOCKETS_ENDS 0
+#endif
 #define GCOMP_SOCKETS_REFUSAL 1.0 /* seconds until the system must have said that nobody listens */
 #define GCOMP_SOCKETS_CUT_WAKES 1 /* gcomp_sockets_cut_off wakes a thread that polls the socket */
 #define GCOMP_SOCKETS_MUTEX PTHREAD_MUTEX_INITIALIZER
@@ -1580,7 +1589,7 @@ static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flo
             return GCOMP_SOCKETS_FAILED;
         }
         for (int w = 0; w < s->world; w++) {
-            const int in_events = s->inboxes[w].waits ? 0 : GCOMP_SOCKETS_IN;
+            const int in_events = s->inboxes[w].waits ? GCOMP_SOCKETS_ENDS : GCOMP_SOCKETS_IN;
             const int events = in_events | (w == to ? GCOMP_SOCKETS_OUT : 0);
             gcomp_sockets_poll_for(&s->polls[w], events ? s->peers[w] : -1,
                                    events | GCOMP_SOCKETS_URGENT);
@@ -1590,8 +1599,9 @@ static inline int gcomp_sockets_talk(gcomp_sockets *s, int to, gcomp_sockets_flo
         for (int w = 0; w < s->world; w++) {
             long moved = 0, sent = 0;
             if (s->polls[w].revents & GCOMP_SOCKETS_URGENT) gcomp_sockets_hear_last(s, w);
+            /* who has begun a collective and closed takes part in nothing any more */
             if (s->polls[w].revents & ~(GCOMP_SOCKETS_OUT | GCOMP_SOCKETS_URGENT))
-                moved = gcomp_sockets_take_in(s, w);
+                moved = s->inboxes[w].waits ? -1 : gcomp_sockets_take_in(s, w);
             if (moved >= 0 && w == to && (s->polls[w].revents & GCOMP_SOCKETS_OUT))
                 sent = gcomp_sockets_some(s->peers[w], flow, GCOMP_SOCKETS_OUT);
             if (moved < 0 || sent < 0) gcomp_sockets_hang_up(s, w);
