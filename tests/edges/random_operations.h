@@ -805,7 +805,8 @@ static void open_case(void)
     *d = group.desc;
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
-        int global = 0; /* 1: sums of which only the largest are applied */
+        /* 1: sums of which only the largest are applied */
+        int global = strstr(job.list, "global") != NULL;
         for (size_t t = 0; t < job.count; t++) global |= strstr(job.codec[t], "global") != NULL;
         /* ranges are cut from buckets: where they matter, the twin has the same ones */
         if ((d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS) && !global)
