@@ -20986,14 +20986,16 @@ static gcomp_result gcomp__bad_param(gcomp__text *why, const char *name,
     return GCOMP_BAD_CODEC;
 }
 
-/* The length of the value at s: up to a comma, a plus or a bar. The plus of 1e+3 is part of the
-   value; the plus of "density=0.1+int" begins the value method. Any other letters count, so that
-   the sentence about "qsgd:levels=4:" quotes all of it: qsgd levels cannot be '4:'. */
+/* The length of the value at s: up to a comma, a plus or a bar. The plus of 1e+3, before a digit,
+   is part of the value; those of "density=0.1+int" and "send=value+int" begin the value method. Any
+   other letters count, so that the sentence about "qsgd:levels=4:" quotes all of it: qsgd levels
+   cannot be '4:'. */
 static size_t gcomp__value_length(const char *s)
 {
     size_t n = 0;
     for (; s[n] && s[n] != ',' && s[n] != '+' && s[n] != '|'; n++)
-        if ((s[n] == 'e' || s[n] == 'E') && s[n + 1] == '+') n++;
+        if ((s[n] == 'e' || s[n] == 'E') && s[n + 1] == '+' && s[n + 2] >= '0' && s[n + 2] <= '9')
+            n++;
     return n;
 }
 

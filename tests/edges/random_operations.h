@@ -805,17 +805,23 @@ static void open_case(void)
     *d = group.desc;
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
-        /* 1: sums of which only the largest are applied */
-        int global = strstr(job.list, "global") != NULL;
-        for (size_t t = 0; t < job.count; t++) global |= strstr(job.codec[t], "global") != NULL;
+        /* 1: of sums only the largest are applied; a codec rounds them, otherwise in a gather */
+        int global = 0, rounded = 0;
+        for (size_t t = 0; t <= job.count; t++) {
+            const char *codec = t < job.count ? job.codec[t] : job.list;
+            if (!strstr(codec, "global")) continue;
+            global = 1;
+            rounded |= strchr(codec, '+') != NULL;
+        }
         /* ranges are cut from buckets: where they matter, the twin has the same ones */
         if ((d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS) && !global)
             d->bucket_bytes = once_in(2) ? 0 : 4 * (1 + below(2000));
         /* with callbacks AUTO has other forms than without; and it compresses nothing for one worker */
         twin.threads = d->aggregate != GCOMP_AGGREGATE_AUTO && once_in(4);
-        if (d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS)
+        if ((d->aggregate == GCOMP_AGGREGATE_GATHER || d->aggregate == GCOMP_AGGREGATE_SHARDS) && !rounded)
             d->aggregate = once_in(2) ? GCOMP_AGGREGATE_GATHER : GCOMP_AGGREGATE_SHARDS;
         twin.without = (int)below(8);
+        if (rounded) twin.without &= 3; /* with alltoallv, as the group */
     }
     d->no_checksum = once_in(2);
     if (!group.desc.schedule || strncmp(job.schedule, "error", 5)) d->measure = once_in(4);

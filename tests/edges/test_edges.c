@@ -109,6 +109,28 @@ static void test_codecs_with_a_payload_are_listed(void)
     CHECK(codec_count > (test_is_slow() ? 40 : 100));
 }
 
+/* Behind the last parameter of each codec, whatever its value ends with. */
+static void test_a_plus_begins_a_value_method_or_is_refused_as_such(void)
+{
+    size_t pairs = 0;
+    gcomp_codec codec, same;
+    CHECK(!gcomp_codec_parse(&codec, "strom:threshold=1+int", NULL, 0));
+    CHECK(!gcomp_codec_parse(&same, "strom:threshold=1e+0+int", NULL, 0) && !memcmp(&same, &codec, sizeof codec));
+    for (size_t c = 0; c < ALL_CODECS; c++) {
+        char text[200], again[200], why[200] = "";
+        gcomp_result result;
+        if (strchr(codec_list[c].text, '+')) continue;
+        snprintf(text, sizeof text, "%s+int:bits=4", codec_list[c].text);
+        result = gcomp_codec_parse(&codec, text, why, sizeof why);
+        CHECK(!result || !strncmp(why, "only a sparse method takes another behind a plus", 48));
+        if (result) continue;
+        pairs++;
+        CHECK(gcomp_codec_format(&codec, again, sizeof again) < sizeof again);
+        CHECK(!gcomp_codec_parse(&same, again, NULL, 0) && !memcmp(&same, &codec, sizeof codec));
+    }
+    CHECK(pairs > 15);
+}
+
 /* ---------------- inputs */
 
 /* One gradient of a dtype, scaled and with or without a residual, against the vector p that it
@@ -842,6 +864,7 @@ int main(void)
 {
     large = test_is_long() && !test_is_slow() ? LARGE : (1 << 17) + 3;
     RUN(test_codecs_with_a_payload_are_listed);
+    RUN(test_a_plus_begins_a_value_method_or_is_refused_as_such);
     for (int i = 1; i <= GCOMP_ISA_NEON; i++) {
         isa_now = (gcomp_isa)i;
         if (!isa_is_wanted(isa_now)) continue;
