@@ -3998,9 +3998,8 @@ typedef struct gcomp__cursor {
     const gcomp__view *view;
     float *y, *residual, *masked; /* added to, taken out of, zeroed; any may be NULL */
     const float *only;    /* NULL, or the residual changes only where this is not 0 */
-    const float *next;    /* `lines` lines of y are written next: one is fetched an element */
     size_t done, from;    /* elements used; the element that y and residual begin with */
-    unsigned lines, at, got, room, cached; /* places in index[]: at, got, room; y is in a cache */
+    unsigned at, got, room, cached; /* places in index[]: at, got, room; y is in a cache */
     uint32_t index[GCOMP__CURSOR];
 } gcomp__cursor;
 
@@ -10164,7 +10163,6 @@ typedef struct gcomp__sparse_kernels {
     void (*collect)(struct gcomp__selection *s);
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
     void (*two_lists)(gcomp__indices *x, gcomp__indices *y, uint32_t *to_x, uint32_t *to_y);
-    void (*drain)(float *y, float *x, size_t n);
 } gcomp__sparse_kernels;
 
 /* Can 32 bits number so many elements? Sparse methods refuse more. */
@@ -15407,28 +15405,12 @@ static void gcomp__collect(gcomp__selection *s)
     }
 }
 
-/* Kernel drain: y <- x, x <- 0. y is at a multiple of 64 bytes, and is written past the
-   caches, so that these keep x. */
-#define gcomp__drain GCOMP__F(drain)
-static void gcomp__drain(float *y, float *x, size_t n)
-{
-    const gv zero = gv_splat(0);
-    size_t i;
-    for (i = 0; i + 16 <= n; i += 16) {
-        gb_stream((uint8_t *)(y + i), (const uint8_t *)(x + i));
-        gv_store(x + i, zero);
-    }
-    gb_stream_end(); /* other threads may read y */
-    /* the last few; x behind i is used no more */
-    memcpy(y + i, x + i, 4 * (n - i));
-}
-
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
-                                                       gcomp__two_lists, gcomp__drain};
+                                                       gcomp__two_lists};
 #endif
 #endif
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_SPARSE
-static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL, NULL};
+static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL};
 #endif
 
 #if GCOMP__IN_ONCE
@@ -15915,12 +15897,9 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
                     gcomp__saturated(c->residual[index[i] - from] - value[i]);
         for (i = 0; c->masked && i < stop; i++) c->masked[index[i]] = 0;
         /* the sum; value[] keeps the new y, for the look at it below */
-        const float *const next = c->next;
-        const size_t lines = gcomp__min(c->lines, stop); /* that are fetched in this turn */
         if (c->y)
             for (i = 0; i < stop; i++) {
                 float *y = c->y + (index[i] - from), term = value[i] * weight;
-                if (i < lines) GCOMP__PREFETCH_NEAR(next + 16 * i);
                 GCOMP__PIN(term);
                 *y = value[i] = *y + term;
             }
@@ -15929,9 +15908,6 @@ GCOMP__NOINLINE void gcomp__cursor_scatter(gcomp__cursor *c, size_t end, float w
             for (i = 0; i < stop; i++) c->y[index[i] - from] = gcomp__saturated(value[i]);
         c->at += (unsigned)stop;
         c->done += stop;
-        if (!lines) continue;
-        c->next += 16 * lines;
-        c->lines -= (unsigned)lines;
     }
 }
 
@@ -15943,43 +15919,6 @@ GCOMP__NOINLINE void gcomp__sparse_take(const gcomp__view *view, float *residual
     gcomp__cursor_open(&c, view, NULL, residual, NULL, 0);
     c.only = only;
     gcomp__cursor_scatter(&c, view->n, 1);
-}
-
-/* A mean that is larger than the caches would be read and written twice: as zeros, then with
-   sums. It is made in a part of the scratch instead, which the caches hold, and is written past
-   them:
-
-     scratch   | window: 16384 floats |    all payloads are added here, up to `end`
-     y         | done | ............ | to come
-                      begin          end */
-enum {
-    GCOMP__SPARSE_WINDOW = 16384,           /* floats of that part */
-    GCOMP__SPARSE_LARGE = 2 * GCOMP__STREAM_FROM   /* floats from which a mean is too large */
-};
-/* y <- mean of all payloads, part by part. The window stands for y from element `begin` on. The
-   first part is cut so that from the second on parts begin with a whole line of 64 bytes, which
-   can be written without being read. */
-GCOMP__NOINLINE void gcomp__sparse_past(const gcomp__call *call, const gcomp__sink *sink)
-{
-    float *const window = (float *)(void *)call->scratch, *const y = sink->y.floats;
-    gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
-    size_t end;
-    for (size_t w = 0; w < sink->count; w++)
-        gcomp__cursor_open(cursors + w, sink->views + w, window, NULL, NULL, 1);
-    memset(window, 0, 4 * GCOMP__SPARSE_WINDOW);
-    for (size_t begin = 0; begin < sink->n; begin = end) {
-        /* floats of the line that lie before y + begin: in the first part alone not 0 */
-        const size_t over = (size_t)((uintptr_t)(y + begin) & 63) / 4;
-        end = gcomp__min(sink->n, begin + GCOMP__SPARSE_WINDOW - over);
-        for (size_t w = 0; w < sink->count; w++) {
-            cursors[w].from = begin;
-            gcomp__cursor_scatter(cursors + w, end, sink->weight);
-        }
-        if (over) {
-            memcpy(y + begin, window, 4 * (end - begin));
-            memset(window, 0, 4 * (end - begin));
-        } else (gcomp__sparse(call->set)->drain)(y + begin, window, end - begin);
-    }
 }
 
 /* Runs a sink of a tensor of a list: cursors begin with the first one, and go on where the tensor
@@ -16029,27 +15968,26 @@ static void gcomp__scatter_part(void *arg, size_t part)
     const gcomp__view *own = apart ? sink->own : NULL; /* until it has its cursor */
     const size_t first = all->each * part,
                  stop = gcomp__min(first + all->each, gcomp__chunks(sink->n));
-    /* chunks that are worked on between two looks at the cursors */
-    const size_t step = sink->count == 1 && sink->ending != GCOMP__COMMIT ? all->each : 1;
     const float weight = sink->ending == GCOMP__STORE ? 1.0f : sink->weight;
     /* the first pass writes all elements of y, but where payloads are added to what y holds */
     int dense = sink->ending != GCOMP__ADD || sink->fresh;
+    /* chunks that are worked on between two looks at the cursors */
+    const size_t step = dense || sink->count > 1 ? 1 : all->each;
     gcomp__cursor cursors[GCOMP__SPARSE_CURSORS];
     gcomp__absorb_job job;
     size_t w = 0; /* payloads of the mean so far */
     job.set = all->call->set;
     job.sink = sink;
     do {
-        const int cached = dense && step == 1; /* a chunk is added to when it was just written */
-        size_t used = 0;                       /* cursors of the pass */
+        size_t used = 0; /* cursors of the pass */
         if (own)
             gcomp__cursor_open(cursors + used++, own, NULL, sink->in.residual.floats, masked,
-                               cached);
+                               dense);
         for (; y && w < sink->count && used < GCOMP__SPARSE_CURSORS; w++) {
             const int mine = !apart && sink->own && w == sink->own_at;
             gcomp__cursor_open(cursors + used++, sink->views + w, y,
                                mine ? sink->in.residual.floats : NULL, mine ? masked : NULL,
-                               cached);
+                               dense);
         }
         for (size_t i = 0; i < used && first; i++)
             gcomp__cursor_pass(cursors + i, first * GCOMP_CHUNK);
@@ -16059,23 +15997,16 @@ static void gcomp__scatter_part(void *arg, size_t part)
                                           sink->n);
             if (dense && sink->ending == GCOMP__COMMIT) gcomp__absorb_chunk(&job, 0);
             else if (dense) memset(y + begin, 0, 4 * (end - begin));
-            for (size_t i = 0; i < used; i++) {
-                gcomp__cursor *c = cursors + i;
-                /* each cursor fetches its share of the next chunk of y, which is written next */
-                c->lines = 0;
-                if (cached && y && sink->n - end >= GCOMP_CHUNK)
-                    c->lines = (unsigned)(GCOMP_CHUNK / 16 / used);
-                if (c->lines) c->next = y + end + 16 * c->lines * i;
-                gcomp__cursor_scatter(c, end, weight);
-            }
+            /* a chunk is added to when it was just written */
+            for (size_t i = 0; i < used; i++) gcomp__cursor_scatter(cursors + i, end, weight);
         }
         own = NULL;
         dense = 0;
     } while (y && w < sink->count);
 }
 
-/* Runs a sink: a list of several tensors in one way, a mean that is larger than the caches in
-   another, all else in parts, of which threads take one each. */
+/* Runs a sink: a list of several tensors in one way, all else in parts, of which threads take one
+   each. */
 GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__sink *sink)
 {
     const size_t chunks = gcomp__chunks(sink->n);
@@ -16084,11 +16015,6 @@ GCOMP__NOINLINE void gcomp__sparse_decode(const gcomp__call *call, const gcomp__
     job.sink = sink;
     job.each = call->parallel.run ? gcomp__ceil_div(chunks, GCOMP__SPARSE_PARTS) : chunks;
     if (sink->cursors) gcomp__sparse_go_on(call, sink);
-    else if (sink->ending == GCOMP__ADD && sink->fresh && job.each == chunks &&
-             sink->n >= GCOMP__SPARSE_LARGE && (uintptr_t)sink->y.floats % 4 == 0 &&
-             sink->count <= GCOMP__SPARSE_CURSORS &&
-             call->scratch_bytes >= 4 * GCOMP__SPARSE_WINDOW)
-        gcomp__sparse_past(call, sink);
     else if (chunks) gcomp__run(call, gcomp__ceil_div(chunks, job.each), gcomp__scatter_part, &job);
 }
 
