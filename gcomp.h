@@ -10159,6 +10159,7 @@ typedef struct gcomp__gap_sizes {
 
 /* The kernels that all sparse methods share; their comments stand where the kernels are. */
 struct gcomp__selection;
+struct gcomp__sketch_job;
 typedef struct gcomp__sparse_kernels {
     void (*collect)(struct gcomp__selection *s);
     void (*gaps)(const uint32_t *index, size_t k, unsigned base, gcomp__gap_sizes *sizes);
@@ -15128,6 +15129,9 @@ typedef struct gcomp__selection {
     size_t count, capacity;
     size_t group_size;         /* 0, or indices are those of groups of so many elements */
     size_t *bins;              /* GCOMP__SPARSE_BINS of them */
+    /* the kernel that finds candidates: the elements of `in`, or estimates in a sketch */
+    void (*collect)(struct gcomp__selection *s);
+    const struct gcomp__sketch_job *sketch; /* NULL, or where the estimates are found */
 } gcomp__selection;
 
 struct gcomp__selector {
@@ -15431,7 +15435,6 @@ GCOMP__INLINE const gcomp__sparse_kernels *gcomp__sparse(const gcomp__set *set)
      value     | room       | room       | ... | room                 | */
 typedef struct gcomp__collect_job {
     const gcomp__selection *s;
-    const gcomp__set *set;
     size_t room;                        /* elements that a part may find */
     size_t count[GCOMP__SPARSE_PARTS];  /* what each part found; SIZE_MAX: its room was full */
     size_t sides[GCOMP__SPARSE_PARTS][2];
@@ -15449,7 +15452,7 @@ static void gcomp__collect_part(void *arg, size_t i)
     part.value += i * job->room;
     part.index += i * job->room;
     part.capacity = job->room;
-    (gcomp__sparse(job->set)->collect)(&part);
+    (part.collect)(&part);
     job->count[i] = part.at == part.end ? part.count : SIZE_MAX;
     for (int k = 0; GCOMP__HAS_SIGNS && k < 2; k++) job->sides[i][k] = part.sides[k];
 }
@@ -15461,7 +15464,6 @@ static int gcomp__collect_parts(const gcomp__call *call, gcomp__selection *s)
     gcomp__collect_job job;
     size_t total = 16; /* what may be written behind the last candidate */
     job.s = s;
-    job.set = call->set;
     job.room = s->capacity / GCOMP__SPARSE_PARTS;
     gcomp__run(call, GCOMP__SPARSE_PARTS, gcomp__collect_part, &job);
     /* all parts must have fitted into their rooms, and together into the buffer */
@@ -15492,7 +15494,7 @@ static gcomp_result gcomp__sparse_collect(const gcomp__call *call, gcomp__select
     s->end = s->n;
     for (;;) {
         if (s->at || !call->parallel.run || s->n < GCOMP_CHUNK || !gcomp__collect_parts(call, s))
-            (gcomp__sparse(call->set)->collect)(s);
+            (s->collect)(s);
         /* the keys of Inf and NaN reach any guess, so that what is not finite is in the buffer */
         if ((gcomp__common(call->set)->max_bits)(s->value, s->count) >= 0x7f800000u)
             return GCOMP_NOT_FINITE;
@@ -15567,17 +15569,22 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
     return value;
 }
 
-/* Room for candidates, in elements: twice as many as a payload may have, since a guess may be too
-   low; at least 4096 more than it may have, and at least the sample, which lies there first; but
+/* Room for candidates, in elements: twice `most`, as many as are wanted, since a guess may be too
+   low; at least 4096 more than are wanted, and at least the sample, which lies there first; but
    never more than n, and 32. For topk with density 0.01 of 2^20 elements:
 
      a payload has 10486, twice that is 20972, the sample 16384: room for 20972 + 32 */
-static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
+static size_t gcomp__room_for(size_t most, size_t n)
 {
-    const size_t most = (gcomp__method_of(codec->method)->rules.selector->most)(codec, n);
     const size_t wanted = gcomp__max(gcomp__max(gcomp__times(most, 2), gcomp__plus(most, 4096)),
                                      gcomp__sparse_sample(n));
     return gcomp__plus(gcomp__min(wanted, n), 32);
+}
+
+/* The same for a payload of a codec. */
+static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
+{
+    return gcomp__room_for((gcomp__method_of(codec->method)->rules.selector->most)(codec, n), n);
 }
 
 /* Bytes of scratch for a selection of up to `capacity` elements: bins, values, indices. A
@@ -15601,6 +15608,7 @@ static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp
     s.bins = (size_t *)(void *)call->scratch;
     s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
     s.index = (uint32_t *)(void *)(s.value + capacity + 16);
+    s.collect = gcomp__sparse(call->set)->collect;
     return s;
 }
 
@@ -18406,7 +18414,6 @@ static const gcomp__method gcomp__row_leadertopk = {
 #if GCOMP__FIRST(SKETCH) || GCOMP__FIRST(FETCH)
 enum {
     GCOMP__SKETCH_ROWS = 7,  /* at most */
-    GCOMP__SKETCH_TASKS = 4, /* tasks that look for the largest estimates, at most */
     /* groups: cells are prefetched so far ahead, as a core can have reads of memory under way */
     GCOMP__SKETCH_AHEAD = 6,
     GCOMP__SKETCH_FAR = 1024 /* elements: the gradient so far ahead is prefetched */
@@ -18417,13 +18424,11 @@ typedef struct gcomp__sketch_job {
     const struct gcomp__sketch_kernels *kernels;
     gcomp__source in;               /* p of the matrix */
     size_t n, rows, columns;      /* elements of the matrix; shape of the table */
-    size_t few;                   /* so many of the largest estimates are looked for; 0: none */
     float *table;                 /* rows * columns cells, row by row */
     float part;                   /* 1 / world: all cells are multiplied by it before the sum */
     uint64_t words;               /* of the hash, the same on all workers */
     uint64_t factor[GCOMP__SKETCH_ROWS]; /* of each row: low half for cells, high half for signs */
     uint32_t max_bits;            /* bits of the largest |p| */
-    gcomp__selection task[GCOMP__SKETCH_TASKS]; /* what each task has found, see >>estimates */
 } gcomp__sketch_job;
 
 /* Where 32 consecutive groups of elements go. Group b stands at b % 32: while the kernels work on
@@ -18437,9 +18442,7 @@ typedef struct gcomp__sketch_places {
 typedef struct gcomp__sketch_kernels {
     /* adds all p to rows first .. first + rows - 1; returns the bits of the largest |p| */
     uint32_t (*insert)(const gcomp__sketch_job *job, size_t first, size_t rows);
-    /* appends the elements whose estimates reach s->guess, from s->at on, until the end or until
-       the buffer is full */
-    void (*collect)(const gcomp__sketch_job *job, gcomp__selection *s);
+    void (*collect)(gcomp__selection *s); /* as the kernel collect of >>selection, of estimates */
 } gcomp__sketch_kernels;
 
 /* 0 .. 15 as signed numbers of 4 bits. cross is such a number too, and so is order ^ cross: bit 3
@@ -18617,7 +18620,7 @@ static const char *gcomp__sketch_refuse(const double *param, int values)
 
 /* What is done with the table of one matrix of the stack. The factors of all rows are odd in both
    halves: a multiplication by an odd number maps no two hashes to the same word. */
-static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix, size_t few)
+static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t matrix)
 {
     gcomp__sketch_job job;
     memset(&job, 0, sizeof job);
@@ -18625,7 +18628,6 @@ static gcomp__sketch_job gcomp__sketch_job_of(const gcomp__work *work, size_t ma
     job.n = work->rows * work->cols;
     job.rows = gcomp__sketch_rows(work->codec);
     job.columns = gcomp__sketch_columns(work->codec, job.n);
-    job.few = few;
     job.table = work->sums[0] + matrix * job.rows * job.columns;
     job.part = work->part;
     job.in = work->in;
@@ -18666,7 +18668,7 @@ static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
     const size_t cells = gcomp__sketch_cells(work->codec, work->rows, work->cols) * work->stack;
     uint32_t max_bits = 0;
     for (size_t s = 0; s < work->stack; s++) {
-        gcomp__sketch_job job = gcomp__sketch_job_of(work, s, 0);
+        gcomp__sketch_job job = gcomp__sketch_job_of(work, s);
         if (work->call.parallel.run)
             gcomp__run(&work->call, job.rows, gcomp__sketch_fill_row, &job);
         else job.max_bits = gcomp__sketch_fill(&job, 0, job.rows);
@@ -18680,19 +18682,9 @@ static gcomp_result gcomp__sketch_fill_all(gcomp__work *work)
 
 /* >>estimates: the `few` elements of a matrix whose estimates are largest, found in a table. There
    is no list of elements to read: the estimates of all n elements are made from the table, once.
-
-     1. A sample of the estimates gives a guess: a key that somewhat more than `few` reach.
-     2. Up to four tasks look through a part of the elements each. A task keeps the elements that
-        reach the guess. When its buffer is full, it keeps the `few` largest and raises the guess to
-        what a further element must reach to replace one of them.
-     3. The elements of all tasks are put together, and the `few` largest of them stay.
-     4. If the guess was too high, and fewer than `few` were found, 2 and 3 are done again for all
-        estimates that are not zero.
-
-   Of equal estimates the first stay; so the result depends neither on the guess nor on the tasks.
-
-     elements  | task 0      | task 1      | task 2      | task 3      |     whole chunks
-     scratch   | bins, for each task | values of task 0, 1, .. | indices of task 0, 1, .. | */
+   They are a selection as the elements of a gradient are (>>selection), with a kernel and a sample
+   of their own. Of equal estimates the first stay; so the result depends neither on the guess nor
+   on the tasks. */
 #if GCOMP__EACH_WIDE(SKETCH) || GCOMP__EACH_WIDE(FETCH)
 /* sign * cells: the estimates that one row has of a group's 16 elements, in the order of cells. */
 #define gcomp__sketch_read_cells GCOMP__F(sketch_read_cells)
@@ -18759,13 +18751,15 @@ GCOMP__NOINLINE uint32_t gcomp__sketch_estimate(const gcomp__sketch_job *job,
 }
 
 /* Kernel collect: appends to a selection the elements whose estimates reach its guess, in order
-   of index, with the estimates as values. It begins at s->at, a multiple of 16, and ends at s->n or
-   when the buffer may not hold 16 groups more. First 16 groups are estimated; then only those that
-   have an element to keep are visited. A branch for each group would often be predicted wrongly. */
+   of index, with the estimates as values. It begins at s->at, a multiple of 16, and ends at s->end
+   or when the buffer may not hold 16 groups more. First 16 groups are estimated; then only those
+   that have an element to keep are visited. A branch for each group would often be predicted
+   wrongly. */
 #define gcomp__sketch_collect GCOMP__F(sketch_collect)
-static void gcomp__sketch_collect(const gcomp__sketch_job *job, gcomp__selection *s)
+static void gcomp__sketch_collect(gcomp__selection *s)
 {
-    const size_t end = gcomp__ceil_div(s->n, 16);
+    const gcomp__sketch_job *job = s->sketch;
+    const size_t end = gcomp__ceil_div(s->end, 16);
     size_t group = s->at / 16, count = s->count, stop;
     gcomp__sketch_places place;
     int32_t lines[256]; /* estimates of 16 groups */
@@ -18785,7 +18779,7 @@ static void gcomp__sketch_collect(const gcomp__sketch_job *job, gcomp__selection
             count += gcomp__popcount(mask);
         }
     }
-    s->at = gcomp__min(16 * group, s->n);
+    s->at = gcomp__min(16 * group, s->end);
     s->count = count;
 }
 static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_insert,
@@ -18793,121 +18787,46 @@ static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_ins
 #endif
 
 #if GCOMP__ONCE(SKETCH) || GCOMP__ONCE(FETCH)
-/* Tasks for n elements, where there are threads: 1 below 8 chunks, half a million elements. */
-static size_t gcomp__sketch_tasks(size_t n)
+/* Room for candidates, in elements. The kernel stops while 256 places are free. */
+static size_t gcomp__sketch_room(size_t few, size_t n)
 {
-    return gcomp__chunks(n) < 8 ? 1 : GCOMP__SKETCH_TASKS;
+    return gcomp__plus(gcomp__room_for(few, n), 256);
 }
 
-/* The chunks that each task looks through; the last task may have fewer. */
-static size_t gcomp__sketch_task_chunks(size_t n, size_t tasks)
+/* A key that somewhat more than `few` estimates reach, guessed from a sample of them; 1, which
+   every estimate but zero reaches, of few elements. The sample is made of groups: the groups of the
+   matrix are divided into as many equal parts as the sample has groups, and one group of each part
+   is taken, in a place that looks random. */
+static uint32_t gcomp__sketch_guess(gcomp__selection *s, size_t few)
 {
-    return (gcomp__chunks(n) + tasks - 1) / tasks;
-}
-
-/* The elements that a task's buffer holds: all that it looks through, or at least twice the `few`,
-   so that it is seldom full. The kernel stops while 256 places are free: hence 272 more. */
-static size_t gcomp__sketch_room(size_t few, size_t n, size_t tasks)
-{
-    const size_t most =
-        gcomp__min(n, gcomp__times(gcomp__sketch_task_chunks(n, tasks), GCOMP_CHUNK));
-    return gcomp__plus(gcomp__min(gcomp__plus(gcomp__times(few, 2), 4096), most), 272);
-}
-
-/* Bytes of scratch: bins, values and indices of all tasks. The kernel writes 16 at a time: hence
-   16 places more than a buffer counts. */
-static size_t gcomp__sketch_scratch_for(size_t few, size_t n)
-{
-    const size_t tasks = gcomp__sketch_tasks(n), room = gcomp__sketch_room(few, n, tasks);
-    return gcomp__plus(gcomp__times(gcomp__plus(room, 16), 8 * tasks),
-                       sizeof(size_t) * GCOMP__SPARSE_BINS * tasks);
-}
-
-/* Task: the `few` largest of a part, and perhaps some more. */
-static void gcomp__sketch_part(void *arg, size_t task)
-{
-    gcomp__sketch_job *job = (gcomp__sketch_job *)arg;
-    gcomp__selection *s = job->task + task;
-    for (;;) {
-        (job->kernels->collect)(job, s);
-        if (s->at == s->n) break;
-        /* The buffer is full, with more than twice `few` elements. The `few` largest stay. What
-           comes later must be larger than the least of these: of equal ones the first stays. */
-        uint32_t least = gcomp__sparse_keep(s, job->few) + 1;
-        s->guess = least > s->guess ? least : s->guess;
-    }
-}
-
-/* Steps 2 and 3: puts the `few` largest of the elements whose estimates reach `guess` into the
-   first task's buffer, in order of index; fewer than `few` where the guess was too high. */
-static void gcomp__sketch_from(const gcomp__call *call, gcomp__sketch_job *job, uint32_t guess)
-{
-    const size_t tasks = call->parallel.run ? gcomp__sketch_tasks(job->n) : 1;
-    const size_t room = gcomp__sketch_room(job->few, job->n, tasks);
-    const size_t part = gcomp__sketch_task_chunks(job->n, tasks) * GCOMP_CHUNK;
-    size_t *bins = (size_t *)(void *)call->scratch;
-    float *value = (float *)(void *)(bins + GCOMP__SPARSE_BINS * tasks);
-    uint32_t *index = (uint32_t *)(void *)(value + (room + 16) * tasks);
-    gcomp__selection *all = job->task; /* task 0, which takes in the others */
-    for (size_t i = 0; i < tasks; i++) {
-        gcomp__selection *s = job->task + i;
-        memset(s, 0, sizeof *s);
-        s->at = gcomp__min(job->n, i * part);
-        s->n = gcomp__min(job->n, (i + 1) * part);
-        s->guess = guess;
-        s->value = value + (room + 16) * i;
-        s->index = index + (room + 16) * i;
-        s->capacity = room;
-        s->bins = bins + GCOMP__SPARSE_BINS * i;
-    }
-    gcomp__run(call, tasks, gcomp__sketch_part, job);
-    /* The values of all tasks are moved together, behind those of task 0, and so are the indices.
-       Nothing is overwritten that is still needed: each buffer begins behind those before it. */
-    for (size_t i = 1; i < tasks; i++) {
-        memmove(all->value + all->count, job->task[i].value, 4 * job->task[i].count);
-        memmove(all->index + all->count, job->task[i].index, 4 * job->task[i].count);
-        all->count += job->task[i].count;
-    }
-    if (all->count > job->few) gcomp__sparse_keep(all, job->few);
-}
-
-/* Step 1: a key that somewhat more than `few` estimates reach, guessed from a sample of them; 1,
-   which every estimate but zero reaches, of few elements. The sample is made of groups: the
-   groups of the matrix are divided into as many equal parts as the sample has groups, and one group
-   of each part is taken, in a place that looks random. */
-static uint32_t gcomp__sketch_guess(const gcomp__call *call, const gcomp__sketch_job *job)
-{
-    const size_t room = gcomp__sketch_room(job->few, job->n, 1);
-    const size_t sample = gcomp__min(gcomp__sparse_sample(job->n), room - 272) / 16 * 16,
-                 apart = job->n / gcomp__max(sample, 1); /* groups in a part */
-    gcomp__selection s;
+    const size_t most = gcomp__plus(gcomp__times(few, 2), 4096), /* few: a smaller sample */
+                 sample = gcomp__min(gcomp__sparse_sample(s->n), most) / 16 * 16,
+                 apart = s->n / gcomp__max(sample, 1); /* groups in a part */
     if (!sample) return 1;
-    memset(&s, 0, sizeof s);
-    s.bins = (size_t *)(void *)call->scratch;
-    s.value = (float *)(void *)(s.bins + GCOMP__SPARSE_BINS);
-    s.index = (uint32_t *)(void *)(s.value + room + 16);
-    s.capacity = room;
-    s.guess = 1; /* collects all estimates but zeros */
+    s->guess = 1; /* collects all estimates but zeros */
     for (size_t i = 0; i < sample / 16; i++) {
-        s.at = 16 * (i * apart + ((uint32_t)i * 2654435761u >> 7) % apart);
-        s.n = s.at + 16;
-        (job->kernels->collect)(job, &s);
+        s->at = 16 * (i * apart + ((uint32_t)i * 2654435761u >> 7) % apart);
+        s->end = s->at + 16;
+        (s->collect)(s);
     }
     /* the zeros of the sample, which were not collected */
-    memset(s.value + s.count, 0, 4 * (sample - s.count));
-    return gcomp__sampled_key(s.value, sample, job->few, job->n, 1, s.bins);
+    memset(s->value + s->count, 0, 4 * (sample - s->count));
+    return gcomp__sampled_key(s->value, sample, few, s->n, 1, s->bins);
 }
 
 /* The `few` elements of largest estimate, of equal ones the first, in order of index, with their
    estimates as values. Estimates that are zero are left out; so there may be fewer. The result
    lies in the scratch. All workers have the same sums, and find the same elements. */
-static const gcomp__selection *gcomp__sketch_largest(const gcomp__call *call,
-                                                     gcomp__sketch_job *job)
+static gcomp__selection gcomp__sketch_largest(const gcomp__call *call, const gcomp__sketch_job *job,
+                                              size_t few)
 {
-    const uint32_t guess = gcomp__sketch_guess(call, job);
-    gcomp__sketch_from(call, job, guess);
-    if (job->task->count < job->few && guess > 1) gcomp__sketch_from(call, job, 1);
-    return job->task;
+    gcomp__selection s =
+        gcomp__selection_in(call, &job->in, job->n, gcomp__sketch_room(few, job->n));
+    s.sketch = job;
+    s.collect = job->kernels->collect;
+    /* estimates of a finite table are finite */
+    (void)gcomp__sparse_largest(call, &s, gcomp__sketch_guess(&s, few), few);
+    return s;
 }
 #endif
 
@@ -18953,23 +18872,23 @@ static size_t gcomp__sketch_local(const gcomp_codec *codec, size_t rows, size_t 
 
 static size_t gcomp__sketch_scratch(const gcomp_codec *codec, size_t n)
 {
-    return gcomp__sketch_scratch_for(gcomp__sketch_few(codec, n), n);
+    return gcomp__selection_bytes(gcomp__sketch_room(gcomp__sketch_few(codec, n), n));
 }
 
 /* Round 1, of one matrix: finds the candidates in the summed table, keeps their indices in the
    local memory, and gives their p / world to the sum, in the order of the indices. Where fewer than
-   job.few estimates are not zero, zeros fill the rest. */
+   `few` estimates are not zero, zeros fill the rest. */
 static void gcomp__sketch_choose(gcomp__work *work, size_t matrix)
 {
-    gcomp__sketch_job job =
-        gcomp__sketch_job_of(work, matrix, gcomp__sketch_few(work->codec, work->rows * work->cols));
-    const gcomp__selection *found = gcomp__sketch_largest(&work->call, &job);
-    uint32_t *local = (uint32_t *)(void *)work->local + matrix * (job.few + 1);
-    float *to = work->sums[1] + matrix * job.few;
-    local[0] = (uint32_t)found->count;
-    memcpy(local + 1, found->index, 4 * found->count);
-    memset(to, 0, 4 * job.few);
-    gcomp__parts_at(work, &job.in, found->index, found->count, to);
+    const gcomp__sketch_job job = gcomp__sketch_job_of(work, matrix);
+    const size_t few = gcomp__sketch_few(work->codec, job.n);
+    const gcomp__selection found = gcomp__sketch_largest(&work->call, &job, few);
+    uint32_t *local = (uint32_t *)(void *)work->local + matrix * (few + 1);
+    float *to = work->sums[1] + matrix * few;
+    local[0] = (uint32_t)found.count;
+    memcpy(local + 1, found.index, 4 * found.count);
+    memset(to, 0, 4 * few);
+    gcomp__parts_at(work, &job.in, found.index, found.count, to);
 }
 
 /* Fills the sums of a round, see >>rows. */
@@ -19070,7 +18989,7 @@ static size_t gcomp__fetch_state(const gcomp_codec *codec, size_t rows, size_t c
 /* For the k largest estimates; there are no candidates beside them. */
 static size_t gcomp__fetch_scratch(const gcomp_codec *codec, size_t n)
 {
-    return gcomp__sketch_scratch_for(gcomp__sparse_k(codec->param[0], n), n);
+    return gcomp__selection_bytes(gcomp__sketch_room(gcomp__sparse_k(codec->param[0], n), n));
 }
 
 static gcomp_result gcomp__fetch_make(gcomp__work *work, int round)
@@ -19120,15 +19039,15 @@ static void gcomp__fetch_commit(gcomp__work *work)
                  cells = gcomp__sketch_cells(work->codec, work->rows, work->cols);
     gcomp__nothing_sent(work);
     for (size_t s = 0; s < work->stack; s++) {
-        gcomp__sketch_job job =
-            gcomp__sketch_job_of(work, s, gcomp__sparse_k(work->codec->param[0], n));
+        gcomp__sketch_job job = gcomp__sketch_job_of(work, s);
         float *u = work->state + 2 * s * cells, *e = u + cells;
         gcomp__fetch_advance(work, job.table, u, e, cells);
         job.table = e; /* estimates are taken from E, and no more from the sum */
-        const gcomp__selection *found = gcomp__sketch_largest(&work->call, &job);
-        for (size_t j = 0; j < found->count; j++) {
-            work->y.floats[s * n + found->index[j]] = found->value[j];
-            gcomp__fetch_leave(&job, found->index[j], found->value[j], u, e,
+        const gcomp__selection found = gcomp__sketch_largest(
+            &work->call, &job, gcomp__sparse_k(work->codec->param[0], n));
+        for (size_t j = 0; j < found.count; j++) {
+            work->y.floats[s * n + found.index[j]] = found.value[j];
+            gcomp__fetch_leave(&job, found.index[j], found.value[j], u, e,
                                work->codec->param[4] != 0);
         }
     }

@@ -140,8 +140,8 @@ static void sketch(row *r, int query)
 {
     gcomp__work work = gcomp__work_of(r->gc, r->gc->tensors);
     const size_t few = gcomp__sketch_few(work.codec, r->gc->tensors->n);
-    gcomp__sketch_job job = gcomp__sketch_job_of(&work, 0, few);
-    if (query) sink += (double)gcomp__sketch_largest(&work.call, &job)->count;
+    gcomp__sketch_job job = gcomp__sketch_job_of(&work, 0);
+    if (query) sink += (double)gcomp__sketch_largest(&work.call, &job, few).count;
     else if (thread_count > 1) gcomp__run(&work.call, job.rows, gcomp__sketch_fill_row, &job);
     else (void)gcomp__sketch_fill(&job, 0, job.rows);
 }
