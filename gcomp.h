@@ -11687,6 +11687,16 @@ static size_t gcomp__whole_sum_count(const gcomp_codec *codec, size_t rows, size
     return round == 0 ? gcomp__times(rows, cols) : 0;
 }
 
+/* Do the rounds of an even step and of an odd one sum less than two matrices have? */
+static int gcomp__sums_gain(const gcomp_codec *codec, size_t rows, size_t cols)
+{
+    const gcomp__sums *sums = gcomp__method_of(codec->method)->sums;
+    size_t floats = 0;
+    for (int i = 0; i < 4; i++)
+        floats = gcomp__plus(floats, (sums->sum_count)(codec, rows, cols, i / 2, i % 2));
+    return floats / 2 < gcomp__times(rows, cols);
+}
+
 /* Task: a chunk of a contribution to a sum. */
 static void gcomp__part_chunk(void *arg, size_t chunk)
 {
@@ -15334,6 +15344,17 @@ typedef struct gcomp__addends {
 #endif
 
 #if GCOMP__IN_EACH && GCOMP__HAS_ADDENDS
+/* Makes p of elements i .. i + count - 1 in `tile`; zeros stand behind, up to 16 elements. */
+#define gcomp__addends_made GCOMP__F(addends_made)
+GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size_t i, size_t count,
+                                                   float *tile)
+{
+    const gcomp__addends p = {tile, gcomp__no_residual};
+    if (count % 16) memset(tile + count / 16 * 16, 0, 64);
+    gcomp__make_p(tile, in, i, count);
+    return p;
+}
+
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
    in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
@@ -15343,15 +15364,10 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n
                                                size_t count, float *tile)
 {
     gcomp__addends p;
-    if (!gcomp__general(in) && gcomp__round_up(count, 16) <= n - i) { /* as they are */
-        p.g = (const float *)in->grad + i;
-        p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
-    } else {
-        if (count % 16) memset(tile + count / 16 * 16, 0, 64); /* zeros behind */
-        gcomp__make_p(tile, in, i, count);
-        p.g = tile;
-        p.e = gcomp__no_residual;
-    }
+    if (gcomp__general(in) || gcomp__round_up(count, 16) > n - i)
+        return gcomp__addends_made(in, i, count, tile);
+    p.g = (const float *)in->grad + i;
+    p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
     return p;
 }
 
@@ -17997,12 +18013,6 @@ static size_t gcomp__random_local(const gcomp_codec *codec, size_t rows, size_t 
     return n / 32 + 4 + 3 * (gcomp__chunks(n) + 1);
 }
 
-/* Does sending k elements gain anything over sending all? */
-static int gcomp__random_gains(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    return gcomp__random_count(codec, rows, cols, 0, 0) < gcomp__times(rows, cols);
-}
-
 /* The job of a tensor, with its three arrays in the scratch of the step. */
 static gcomp__random_job gcomp__random_job_of(gcomp__work *work)
 {
@@ -18181,7 +18191,7 @@ static void gcomp__random_adapt(const gcomp_codec *codec, uint8_t *rounds, unsig
 }
 
 static const gcomp__sums gcomp__randomk_sums = {
-    {GCOMP__SUM}, gcomp__random_count, NULL, gcomp__random_local, gcomp__random_gains,
+    {GCOMP__SUM}, gcomp__random_count, NULL, gcomp__random_local, gcomp__sums_gain,
     gcomp__random_make, gcomp__random_commit};
 static const gcomp__method gcomp__row_randomk = {
     "randomk", 25, GCOMP__FEEDBACK | GCOMP__UNBIASED | GCOMP__CONSERVES_MEAN,
@@ -18263,6 +18273,7 @@ static size_t gcomp__leader_count(const gcomp_codec *codec, size_t rows, size_t 
 {
     const size_t n = gcomp__times(rows, cols), k = gcomp__leader_most(codec, n);
     (void)odd;
+    if (!gcomp__indexable(n)) return SIZE_MAX;
     if (round == 0)
         return gcomp__ceil_div(
             gcomp__times(gcomp__plus(gcomp__index_bound(k, n), GCOMP__LEADER_HEAD), 8), 31);
@@ -18273,15 +18284,6 @@ static size_t gcomp__leader_count(const gcomp_codec *codec, size_t rows, size_t 
 static size_t gcomp__leader_local(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     return gcomp__plus(gcomp__leader_most(codec, gcomp__times(rows, cols)), 4);
-}
-
-/* Do both rounds together take less than all elements? */
-static int gcomp__leader_gains(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    const size_t n = gcomp__times(rows, cols);
-    return gcomp__plus(gcomp__leader_count(codec, rows, cols, 0, 0),
-                       gcomp__leader_count(codec, rows, cols, 1, 0)) < n &&
-           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
 }
 
 /* Round 0 of the leader: chooses the elements, and writes their list to sums[0], `words` floats. */
@@ -18376,7 +18378,7 @@ static void gcomp__leader_commit(gcomp__work *work)
 static const gcomp__selector gcomp__leader = {gcomp__leader_most, NULL};
 static const gcomp__payload gcomp__leader_payload = {gcomp__sparse_scratch};
 static const gcomp__sums gcomp__leader_sums = {
-    {GCOMP__SUM, GCOMP__SUM}, gcomp__leader_count, NULL, gcomp__leader_local, gcomp__leader_gains,
+    {GCOMP__SUM, GCOMP__SUM}, gcomp__leader_count, NULL, gcomp__leader_local, gcomp__sums_gain,
     gcomp__leader_make, gcomp__leader_commit};
 static const gcomp__method gcomp__row_leadertopk = {
     "leadertopk", 39, GCOMP__FEEDBACK | GCOMP__CONSERVES_ELEMENT,
@@ -18590,23 +18592,13 @@ static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
     return gcomp__times((size_t)(root / 16) + 1, 16);
 }
 
-/* The cells of the table of one matrix. */
+/* The cells of the table of one matrix; SIZE_MAX if it has more elements than 32 bits can number. */
 static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t cols)
 {
-    return gcomp__times(gcomp__sketch_rows(codec),
-                        gcomp__sketch_columns(codec, gcomp__times(rows, cols)));
-}
-
-/* 0 where both rounds together take as many floats as the tensor has, or where 32 bits cannot
-   number its elements: the tensor then travels uncompressed. sketch and fetch each have their own
-   sum_count, so that the row is asked. */
-static int gcomp__sketch_gains(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    const gcomp__method *m = gcomp__method_of(codec->method);
     const size_t n = gcomp__times(rows, cols);
-    return gcomp__plus((m->sums->sum_count)(codec, rows, cols, 0, 0),
-                       (m->sums->sum_count)(codec, rows, cols, 1, 0)) < n &&
-           (uint64_t)n >> 32 == 0; /* indices are 32 bits */
+    return !gcomp__indexable(n) ? SIZE_MAX
+                                : gcomp__times(gcomp__sketch_rows(codec),
+                                               gcomp__sketch_columns(codec, n));
 }
 
 /* columns=auto is 0, a multiple of 16 too. */
@@ -18937,7 +18929,7 @@ static void gcomp__sketch_commit(gcomp__work *work)
 
 static const gcomp__payload gcomp__sketch_payload = {gcomp__sketch_scratch};
 static const gcomp__sums gcomp__sketch_sums = {
-    {GCOMP__SUM, GCOMP__SUM}, gcomp__sketch_count, NULL, gcomp__sketch_local, gcomp__sketch_gains,
+    {GCOMP__SUM, GCOMP__SUM}, gcomp__sketch_count, NULL, gcomp__sketch_local, gcomp__sums_gain,
     gcomp__sketch_make, gcomp__sketch_commit};
 static const gcomp__method gcomp__row_sketch = {
     "sketch", 32, GCOMP__FEEDBACK | GCOMP__CONSERVES_MEAN,
@@ -19055,7 +19047,7 @@ static void gcomp__fetch_commit(gcomp__work *work)
 
 static const gcomp__payload gcomp__fetch_payload = {gcomp__fetch_scratch};
 static const gcomp__sums gcomp__fetch_sums = {
-    {GCOMP__SUM}, gcomp__fetch_count, gcomp__fetch_state, NULL, gcomp__sketch_gains,
+    {GCOMP__SUM}, gcomp__fetch_count, gcomp__fetch_state, NULL, gcomp__sums_gain,
     gcomp__fetch_make, gcomp__fetch_commit, GCOMP_F32, 1};
 static const gcomp__method gcomp__row_fetch = {
     "fetch", 34, 0,
@@ -19879,14 +19871,6 @@ static size_t gcomp__powersgd_scratch(const gcomp_codec *codec, size_t n)
     return gcomp__powersgd_momentum(codec) ? gcomp__times(n, 4) : 0;
 }
 
-/* Are the factors smaller than the matrix? */
-static int gcomp__powersgd_gains(const gcomp_codec *codec, size_t rows, size_t cols)
-{
-    const size_t rank = gcomp__powersgd_rank(codec, rows, cols);
-    const size_t sent = gcomp__times(rank, gcomp__plus(rows, cols));
-    return (gcomp__powersgd_alternates(codec) ? sent / 2 : sent) < gcomp__times(rows, cols);
-}
-
 /* Columns of M in a task of `back`: their part of Q is 128 KB, for the second cache. */
 static size_t gcomp__powersgd_columns(size_t rank)
 {
@@ -20110,7 +20094,7 @@ static const char *gcomp__powersgd_before_adam(const gcomp_codec *codec)
 static const gcomp__payload gcomp__powersgd_payload = {gcomp__powersgd_scratch};
 static const gcomp__sums gcomp__powersgd_sums = {
     {GCOMP__SUM, GCOMP__SUM},     gcomp__powersgd_sum_count, gcomp__powersgd_state_floats,
-    gcomp__powersgd_local_floats, gcomp__powersgd_gains,     gcomp__powersgd_make,
+    gcomp__powersgd_local_floats, gcomp__sums_gain,          gcomp__powersgd_make,
     gcomp__powersgd_commit,       GCOMP_F32,                0,
     gcomp__powersgd_odd,          gcomp__powersgd_goes_on};
 static const gcomp__method gcomp__row_powersgd = {
