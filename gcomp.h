@@ -17911,7 +17911,7 @@ typedef struct gcomp__random_kernels {
     /* random numbers: 4 elements of the stream are a draw of 64 bits, two words of `pairs` */
     void (*draw)(uint32_t *pairs, uint64_t words, uint64_t element, size_t count);
     /* see the kernels below */
-    size_t (*count)(const struct gcomp__random_job *job);
+    void (*count)(const struct gcomp__random_job *job);
     void (*take)(void *arg, size_t chunk);
 } gcomp__random_kernels;
 
@@ -17930,22 +17930,20 @@ typedef struct gcomp__random_job {
 
 #if GCOMP__EACH(RANDOMK)
 
-/* Kernel count: counts the elements of S in each chunk into `before`; returns their sum. */
+/* Kernel count: job->before <- how many elements of S there are before each chunk, and at last in
+   all. */
 #define gcomp__count_drawn GCOMP__F(count_drawn)
-static size_t gcomp__count_drawn(const gcomp__random_job *job)
+static void gcomp__count_drawn(const gcomp__random_job *job)
 {
-    /* words of 64 bits: of all elements, and of a chunk */
-    const size_t words = job->work->n / 64 + 1, each = GCOMP_CHUNK / 64;
-    size_t total = 0;
-    for (size_t i = 0; i < words; i += each) {
-        const size_t end = gcomp__min(words, i + each);
-        size_t count = 0;
-        for (size_t j = i; j < end; j++)
-            count += gcomp__popcount64(gcomp__get64(job->bits + 8 * j));
-        gcomp__put64(job->before + i / each * 8, count);
-        total += count;
+    const size_t chunks = gcomp__chunks(job->work->n), each = GCOMP_CHUNK / 64; /* words a chunk */
+    size_t words = job->work->n / 64 + 1, total = 0;
+    const uint8_t *bits = job->bits;
+    for (size_t chunk = 0; chunk < chunks; chunk++, words -= each) {
+        gcomp__put64(job->before + 8 * chunk, total);
+        for (size_t j = gcomp__min(words, each); j > 0; j--, bits += 8)
+            total += gcomp__popcount64(gcomp__get64(bits));
     }
-    return total;
+    gcomp__put64(job->before + 8 * chunks, total);
 }
 
 /* Kernel take: p of the elements of a chunk that are in S, times the factor, goes to sums[0];
@@ -18038,16 +18036,6 @@ GCOMP__INLINE size_t gcomp__random_below(const uint32_t *pair, size_t n)
     return (size_t)(high * top + ((high * rest + low * top + (low * rest >> 32)) >> 32));
 }
 
-/* Puts elements of the byte of element i into S: those of `bits`, of which `fresh` were not in
-   S. */
-GCOMP__INLINE void gcomp__random_mark(const gcomp__random_job *job, size_t i, unsigned bits,
-                                      size_t fresh)
-{
-    uint8_t *count = job->before + 8 * (i / GCOMP_CHUNK);
-    job->bits[i / 8] = (uint8_t)(job->bits[i / 8] | bits);
-    gcomp__put64(count, gcomp__get64(count) + fresh);
-}
-
 /* Draws the elements of batch number `batch`, and fetches their bits, which lie anywhere. */
 GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t words, size_t batch,
                                        size_t n, size_t *elements)
@@ -18062,51 +18050,34 @@ GCOMP__INLINE void gcomp__random_batch(const gcomp__random_job *job, uint64_t wo
     }
 }
 
-/* Puts k different elements of n into S. If k is more than half of n, the function draws the n - k
-   others instead, and turns S round. `few` different elements take at least `few` draws. That many
-   come first, in batches, and are marked without asking whether they were drawn before; a count
-   says how many different ones there are. Then draws come one by one, until there are enough:
-
-     draws     | batch 0 | batch 1 | ... | batch `sure` - 1 | one by one
-     marked    | all                                        | if not drawn before */
+/* Puts k different elements of n into S: draws until there are so many. If k is more than half of
+   n, the function draws the n - k others instead, and turns S round. */
 static void gcomp__random_elements(const gcomp__random_job *job, uint64_t words, size_t k, size_t n)
 {
-    const size_t few = gcomp__min(k, n - k), sure = few / GCOMP__RANDOM_DRAWS;
-    size_t coming[4][GCOMP__RANDOM_DRAWS], i, done;
+    const size_t few = gcomp__min(k, n - k);
+    size_t coming[4][GCOMP__RANDOM_DRAWS];
     uint8_t *const bits = job->bits;
-    /* batch i is drawn, and its bits are fetched; meanwhile batch i - 4 is marked */
-    for (i = 0; i < sure + 4; i++) {
+    /* batch i is drawn, and its bits are fetched, when batch i - 4 has been marked */
+    for (size_t i = 0, done = 0; done < few; i++) {
         size_t *at = coming[i % 4];
-        for (size_t j = 0; i >= 4 && j < GCOMP__RANDOM_DRAWS; j++)
-            bits[at[j] / 8] = (uint8_t)(bits[at[j] / 8] | 1u << (at[j] & 7));
-        if (i < sure) gcomp__random_batch(job, words, i, n, at);
-    }
-    /* each draw that met a marked element left one missing */
-    for (done = (job->kernels->count)(job), i = sure; done < few; i++) {
-        gcomp__random_batch(job, words, i, n, coming[0]);
-        for (size_t j = 0; j < GCOMP__RANDOM_DRAWS && done < few; j++) {
-            const size_t at = coming[0][j];
-            const unsigned bit = 1u << (at & 7), fresh = !(job->bits[at / 8] & bit);
-            gcomp__random_mark(job, at, bit, fresh);
-            done += fresh;
+        for (size_t j = 0; i >= 4 && j < GCOMP__RANDOM_DRAWS && done < few; j++) {
+            const unsigned byte = bits[at[j] / 8], bit = 1u << (at[j] & 7);
+            done += !(byte & bit);
+            bits[at[j] / 8] = (uint8_t)(byte | bit);
         }
+        gcomp__random_batch(job, words, i, n, at);
     }
-    /* the others were drawn: now all bits are turned round, and all counts */
     if (few == k) return;
-    for (i = 0; i < n / 8; i++) job->bits[i] = (uint8_t)~job->bits[i];
-    job->bits[n / 8] = (uint8_t)(~job->bits[n / 8] & ((1u << (n & 7)) - 1));
-    for (i = 0; i < gcomp__chunks(n); i++) {
-        uint8_t *count = job->before + 8 * i;
-        gcomp__put64(count, gcomp__min(GCOMP_CHUNK, n - i * GCOMP_CHUNK) - gcomp__get64(count));
-    }
+    for (size_t i = 0; i < n / 8; i++) bits[i] = (uint8_t)~bits[i];
+    bits[n / 8] = (uint8_t)(~bits[n / 8] & ((1u << (n & 7)) - 1));
 }
 
 /* Puts elements i .. end - 1 into S, whole bytes at a time. */
-static void gcomp__random_run(const gcomp__random_job *job, size_t i, size_t end)
+static void gcomp__random_run(uint8_t *bits, size_t i, size_t end)
 {
-    for (; i < end && i % 8; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
-    for (; end - i >= 8; i += 8) gcomp__random_mark(job, i, 0xff, 8);
-    for (; i < end; i++) gcomp__random_mark(job, i, 1u << (i & 7), 1);
+    for (; i < end && i % 8; i++) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i & 7));
+    for (; end - i >= 8; i += 8) bits[i / 8] = 0xff;
+    for (; i < end; i++) bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i & 7));
 }
 
 /* Puts k elements from a random place on into S; behind the last element comes the first. */
@@ -18115,14 +18086,12 @@ static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t word
 {
     uint32_t pairs[2 * GCOMP__RANDOM_DRAWS];
     (job->kernels->draw)(pairs, words, 0, 4);
-    size_t at = gcomp__random_below(pairs, n);
-    size_t first = gcomp__min(k, n - at); /* up to the end of the tensor */
-    gcomp__random_run(job, at, at + first);
-    gcomp__random_run(job, 0, k - first);
+    const size_t at = gcomp__random_below(pairs, n), first = gcomp__min(k, n - at);
+    gcomp__random_run(job->bits, at, at + first); /* up to the end of the tensor */
+    gcomp__random_run(job->bits, 0, k - first);
 }
 
-/* Makes this worker's part of the sum: draws S, turns the counts of chunks into `before`, and
-   takes p of the elements of S. NOT_FINITE: some p of the tensor is not, in S or not. */
+/* Makes this worker's part of the sum: draws S, counts it, and takes p of the elements of S. NOT_FINITE: some p of the tensor is not, in S or not. */
 static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 {
     const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
@@ -18130,20 +18099,11 @@ static gcomp_result gcomp__random_make(gcomp__work *work, int round)
     /* the shared key: S is the same on all workers */
     const uint64_t words = gcomp__stream(work->in.key.shared, GCOMP__PURPOSE_SELECT);
     gcomp__random_job job = gcomp__random_job_of(work);
-    uint64_t sent = 0;
     (void)round;
     memset(job.bits, 0, work->n / 8 + 8);
-    memset(job.before, 0, 8 * chunks);
     if (work->codec->param[2] != 0) gcomp__random_neighbours(&job, words, k, work->n);
     else gcomp__random_elements(&job, words, k, work->n);
-    /* before <- how many are in S before each chunk */
-    for (size_t chunk = 0; chunk < chunks; chunk++) {
-        const uint64_t count = gcomp__get64(job.before + 8 * chunk);
-        gcomp__put64(job.before + 8 * chunk, sent);
-        sent += count;
-    }
-    /* and behind the last chunk: all, k */
-    gcomp__put64(job.before + 8 * chunks, sent);
+    (job.kernels->count)(&job);
     /* part is 1 / world */
     job.factor = work->codec->param[1] != 0
                      ? (float)((double)work->part * (double)work->n / (double)k)
