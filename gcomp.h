@@ -10418,53 +10418,26 @@ static void gcomp__put_bitmap(uint8_t *to, const uint32_t *index, size_t k, size
     }
 }
 
-/* Writes one Rice code of any length: the ones 24 at a time, the zero, the low bits. */
-GCOMP__NOINLINE void gcomp__put_gap(gcomp__packer *p, uint32_t gap, unsigned r)
-{
-    uint64_t q = (uint64_t)gap >> r;
-    for (; q >= 24; q -= 24) gcomp__pack_bytes(p, 0xffffffu, 24);
-    gcomp__pack_bytes(p, gcomp__low_bits((size_t)q), (unsigned)q + 1);
-    gcomp__pack_bytes(p, gap & gcomp__low_bits(r), r);
-}
-
-/* Writes two Rice codes at a time, as long as both together fit in 56 bits, as most do. Returns
-   how many codes were written. next: where the first gap counts from. Each store takes 8 bytes,
-   the last one at `last`, which is 8 bytes before the end. */
-static size_t gcomp__put_pairs(gcomp__packer *to, const uint8_t *last, const uint32_t *index,
-                               size_t k, uint32_t next, unsigned r)
-{
-    const uint64_t low = gcomp__low_bits(r);
-    gcomp__packer p; /* a copy, member by member: so it stays in registers */
-    size_t i;
-    p.at = to->at;
-    p.bits = to->bits;
-    p.fill = to->fill;
-    for (i = 0; i + 2 <= k; i += 2) {
-        const uint64_t a = index[i] - next, b = index[i + 1] - index[i] - 1; /* two gaps */
-        const uint64_t q = a >> r, t = b >> r, bits = q + r + 1, more = t + r + 1;
-        if (bits + more > 56 || p.at > last) break;
-        /* a code: q ones from bit 0 on, a zero, then the low bits */
-        uint64_t first = (((uint64_t)1 << q) - 1) | (a & low) << 1 << q;
-        uint64_t second = (((uint64_t)1 << t) - 1) | (b & low) << 1 << t;
-        gcomp__pack_some(&p, first | second << bits, (size_t)(bits + more));
-        next = index[i + 1] + 1;
-    }
-    to->at = p.at;
-    to->bits = p.bits;
-    to->fill = p.fill;
-    return i;
-}
-
-/* Writes Rice codes. The first gap and every long one goes by itself, those between go by pairs.
-   Near the end of the bytes, where a store of 8 would pass it, all go one by one. */
+/* Writes Rice codes. Most fit into 56 bits, and are written by stores of 8 bytes. The others, and
+   those near the end of the bytes, which such a store would pass, are written byte by byte: the
+   ones 24 at a time, the zero, the low bits. */
 static void gcomp__put_rice(uint8_t *to, const uint32_t *index, size_t k, unsigned r, size_t bytes)
 {
+    const uint8_t *const last = to + bytes;
+    const uint64_t low = gcomp__low_bits(r);
     gcomp__packer p = {to, 0, 0};
     uint32_t next = 0; /* a gap counts from here */
-    for (size_t i = 0; i < k; next = index[i - 1] + 1) {
-        gcomp__put_gap(&p, index[i] - next, r);
-        next = index[i++] + 1;
-        if (bytes >= 8) i += gcomp__put_pairs(&p, to + bytes - 8, index + i, k - i, next, r);
+    for (size_t i = 0; i < k; next = index[i++] + 1) {
+        const uint64_t gap = index[i] - next;
+        uint64_t q = gap >> r;
+        if (q + r + 1 <= 56 && last - p.at >= 8) {
+            /* a code: q ones from bit 0 on, a zero, then the low bits */
+            gcomp__pack_some(&p, (((uint64_t)1 << q) - 1) | (gap & low) << 1 << q, q + r + 1);
+            continue;
+        }
+        for (; q >= 24; q -= 24) gcomp__pack_bytes(&p, 0xffffffu, 24);
+        gcomp__pack_bytes(&p, gcomp__low_bits((size_t)q), (unsigned)q + 1);
+        gcomp__pack_bytes(&p, gap & low, r);
     }
     gcomp__pack_bytes(&p, 0, (8 - p.fill) % 8); /* zero bits up to the end of a byte */
 }
