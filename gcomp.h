@@ -18064,7 +18064,8 @@ static void gcomp__random_neighbours(const gcomp__random_job *job, uint64_t word
     gcomp__random_run(job->bits, 0, k - first);
 }
 
-/* Makes this worker's part of the sum: draws S, counts it, and takes p of the elements of S. NOT_FINITE: some p of the tensor is not, in S or not. */
+/* Makes this worker's part of the sum: draws S, counts it, and takes p of the elements of S.
+   NOT_FINITE: some p of the tensor is not, in S or not. */
 static gcomp_result gcomp__random_make(gcomp__work *work, int round)
 {
     const size_t k = gcomp__random_count(work->codec, work->rows, work->cols, 0, 0) * work->stack;
@@ -18525,7 +18526,7 @@ static size_t gcomp__sketch_columns(const gcomp_codec *codec, size_t n)
     return gcomp__times((size_t)(root / 16) + 1, 16);
 }
 
-/* The cells of the table of one matrix; SIZE_MAX if it has more elements than 32 bits can number. */
+/* The cells of the table of one matrix; SIZE_MAX: 32 bits cannot number its elements. */
 static size_t gcomp__sketch_cells(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const size_t n = gcomp__times(rows, cols);
@@ -19493,9 +19494,8 @@ GCOMP__NOINLINE void gcomp__expand_rows(const gcomp__strip *x, size_t count, gco
                                         size_t rows)
 {
     if (x && rows > 1) gcomp__expand_strip(x, count, at, m, y, stride, GCOMP__STRIP);
-    else if (x) gcomp__expand_strip(x, count, at, m, y, stride, 1);
     else if (rows > 1) gcomp__expand_strip(NULL, count, at, m, y, stride, GCOMP__STRIP);
-    else gcomp__expand_strip(NULL, count, at, m, y, stride, 1);
+    else gcomp__expand_strip(x, count, at, m, y, stride, 1);
 }
 
 /* Where row i of P and row j of Q begin; j is a multiple of 16. */
