@@ -15563,17 +15563,11 @@ static gcomp_codec gcomp__value_codec(const gcomp_codec *codec)
    never more than n, and 32. For topk with density 0.01 of 2^20 elements:
 
      a payload has 10486, twice that is 20972, the sample 16384: room for 20972 + 32 */
-static size_t gcomp__room_for(size_t most, size_t n)
+static size_t gcomp__sparse_room(size_t most, size_t n)
 {
     const size_t wanted = gcomp__max(gcomp__max(gcomp__times(most, 2), gcomp__plus(most, 4096)),
                                      gcomp__sparse_sample(n));
     return gcomp__plus(gcomp__min(wanted, n), 32);
-}
-
-/* The same for a payload of a codec. */
-static size_t gcomp__sparse_room(const gcomp_codec *codec, size_t n)
-{
-    return gcomp__room_for((gcomp__method_of(codec->method)->rules.selector->most)(codec, n), n);
 }
 
 /* Bytes of scratch for a selection of up to `capacity` elements: bins, values, indices. A
@@ -15604,7 +15598,10 @@ static gcomp__selection gcomp__selection_in(const gcomp__call *call, const gcomp
 /* Bytes of scratch that an encoder needs. */
 static size_t gcomp__sparse_scratch(const gcomp_codec *codec, size_t n)
 {
-    return gcomp__indexable(n) ? gcomp__selection_bytes(gcomp__sparse_room(codec, n)) : SIZE_MAX;
+    const gcomp__selector *selector = gcomp__method_of(codec->method)->rules.selector;
+    return gcomp__indexable(n)
+               ? gcomp__selection_bytes(gcomp__sparse_room((selector->most)(codec, n), n))
+               : SIZE_MAX;
 }
 
 /* The longest body: k, coder and b; the longest indices; all values. */
@@ -15666,11 +15663,12 @@ GCOMP__NOINLINE gcomp_result gcomp__sparse_encode(const gcomp__call *call, const
                                                   const gcomp__source *in, size_t n, uint8_t *body,
                                                   size_t capacity, size_t *bytes)
 {
-    const size_t room = gcomp__sparse_room(codec, n);
+    const gcomp__selector *selector = gcomp__method_of(codec->method)->rules.selector;
+    const size_t room = gcomp__sparse_room((selector->most)(codec, n), n);
     if (!gcomp__indexable(n)) return GCOMP_INVALID_ARGUMENT;
     if (call->scratch_bytes < gcomp__selection_bytes(room)) return GCOMP_SCRATCH_TOO_SMALL;
     gcomp__selection s = gcomp__selection_in(call, in, n, room);
-    GCOMP__TRY((gcomp__method_of(codec->method)->rules.selector->select)(call, codec, &s));
+    GCOMP__TRY((selector->select)(call, codec, &s));
     return gcomp__sparse_write(call, codec, &s, body, capacity, bytes);
 }
 
@@ -18227,7 +18225,7 @@ static gcomp_result gcomp__leader_choose(gcomp__work *work, size_t words)
     uint8_t *list = (uint8_t *)(void *)work->local;
     size_t bytes = 0;
     gcomp__selection s = gcomp__selection_in(&work->call, &work->in, work->n,
-                                             gcomp__sparse_room(work->codec, work->n));
+                                             gcomp__sparse_room(k, work->n));
     GCOMP__TRY(gcomp__sparse_largest(&work->call, &s,
                                      gcomp__sparse_guess(&work->call, &s, k, 1), k));
     const unsigned coder = gcomp__index_coder(gcomp__sparse(work->call.set), s.index, s.count,
@@ -18716,7 +18714,7 @@ static const gcomp__sketch_kernels GCOMP__F(sketch_kernels) = {gcomp__sketch_ins
 /* Room for candidates, in elements. The kernel stops while 256 places are free. */
 static size_t gcomp__sketch_room(size_t few, size_t n)
 {
-    return gcomp__plus(gcomp__room_for(few, n), 256);
+    return gcomp__plus(gcomp__sparse_room(few, n), 256);
 }
 
 /* A key that somewhat more than `few` estimates reach, guessed from a sample of them; 1, which
@@ -25238,10 +25236,11 @@ static gcomp_result gcomp__put_shard(const gcomp *gc, const gcomp__slot *slot,
 /* Chooses what a tensor brings to the list of its bundle. */
 static gcomp_result gcomp__choose_listed(gcomp *gc, gcomp__slot *slot, gcomp__work *work)
 {
-    gcomp__selection s = gcomp__selection_in(&work->call, &work->in, slot->n,
-                                             gcomp__sparse_room(work->codec, slot->n));
+    const gcomp__selector *selector = slot->use.method->rules.selector;
+    const size_t room = gcomp__sparse_room((selector->most)(work->codec, slot->n), slot->n);
+    gcomp__selection s = gcomp__selection_in(&work->call, &work->in, slot->n, room);
     work->call.work = work;
-    GCOMP__TRY((slot->use.method->rules.selector->select)(&work->call, work->codec, &s));
+    GCOMP__TRY((selector->select)(&work->call, work->codec, &s));
     memcpy(gc->mem.index + slot->at.list, s.index, 4 * s.count);
     memcpy(gc->mem.value + slot->at.list, s.value, 4 * s.count);
     slot->now.length = s.count;
@@ -25472,16 +25471,18 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
     const gcomp_codec *codec = &slot->use.codec;
+    const gcomp__selector *selector = slot->use.method->rules.selector;
     /* in the scratch; of a payload, room for k indices and values */
     gcomp__selection s = gcomp__selection_in(
         &call, &work->in, slot->n,
-        slot->at.applied ? gcomp__sparse_room(codec, slot->n) : slot->at.k);
+        slot->at.applied ? gcomp__sparse_room((selector->most)(codec, slot->n), slot->n)
+                         : slot->at.k);
     uint8_t *to = gc->mem.cut + slot->at.cut; /* shards lie one behind the other */
     gcomp__view view;
     size_t length = 0, left;
     if (slot->at.applied) {
         to = gc->mem.own + slot->at.own;
-        GCOMP__TRY((slot->use.method->rules.selector->select)(&call, codec, &s));
+        GCOMP__TRY((selector->select)(&call, codec, &s));
         left = s.count;
     } else {
         GCOMP__TRY(gcomp__open_payload(gc->set, &view, NULL, gc->mem.own + slot->at.own,
