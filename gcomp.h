@@ -3251,6 +3251,7 @@ GCOMP__INLINE int gcomp__wanted(const gcomp__output *y) { return y->floats || y-
    locale, and is not there without a C library) and without memory. They also read and say the
    numbers of codecs, so that a number means the same double on every machine:
      "0.01"  -- gcomp__read_number -->  the nearest double  -- gcomp__say_decimal -->  "0.01"
+   Who reads or says a text can wait: these functions are RARE, which compilers make small.
    ---------------------------------------------------------------------------------------------- */
 
 /* Text in a buffer: cut to fit, always ended by 0. The functions gcomp__say_... append to it.
@@ -3273,7 +3274,7 @@ static gcomp__text gcomp__text_in(char *buffer, size_t capacity)
 }
 
 /* One letter: written if there is room, and counted in any case. The others go through this one. */
-static void gcomp__say_char(gcomp__text *t, char c)
+GCOMP__RARE void gcomp__say_char(gcomp__text *t, char c)
 {
     if (t->length + 1 < t->capacity) { /* the letter and the 0 fit */
         t->at[t->length] = c;
@@ -3282,19 +3283,19 @@ static void gcomp__say_char(gcomp__text *t, char c)
     t->length++;
 }
 
-static void gcomp__say(gcomp__text *t, const char *text)
+GCOMP__RARE void gcomp__say(gcomp__text *t, const char *text)
 {
     while (*text) gcomp__say_char(t, *text++);
 }
 
 /* The first `length` letters of a text, which need not end there. */
-static void gcomp__say_some(gcomp__text *t, const char *text, size_t length)
+GCOMP__RARE void gcomp__say_some(gcomp__text *t, const char *text, size_t length)
 {
     while (length--) gcomp__say_char(t, *text++);
 }
 
 /* v in decimal. */
-static void gcomp__say_number(gcomp__text *t, uint64_t v)
+GCOMP__RARE void gcomp__say_number(gcomp__text *t, uint64_t v)
 {
     char digits[20]; /* of the largest v, 18446744073709551615; the lowest digit first */
     int n = 0;
@@ -3313,7 +3314,7 @@ static void gcomp__say_integer(gcomp__text *t, int64_t v)
      %s   a text
      %u   a number of type uint64_t
      %t   the name of a tensor, of which 60 bytes are shown: "tensor 'fc1'" */
-static void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
+GCOMP__RARE void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
 {
     for (; *format; format++) {
         if (*format != '%') {
@@ -3330,7 +3331,7 @@ static void gcomp__say_list(gcomp__text *t, const char *format, va_list list)
     }
 }
 
-GCOMP__NOINLINE void gcomp__say_with(gcomp__text *t, const char *format, ...)
+GCOMP__RARE void gcomp__say_with(gcomp__text *t, const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -3365,7 +3366,7 @@ typedef struct gcomp__digits {
 
 /* d <- 2 d, from the last digit to the first. A number that needs more than 192 digits loses its
    last one; parameters do not. */
-static void gcomp__double_digits(gcomp__digits *d)
+GCOMP__RARE void gcomp__double_digits(gcomp__digits *d)
 {
     int carry = 0; /* 0 or 1 between digits; inside the loop up to 19 */
     for (int i = d->count; i-- > 0; carry = carry > 9) {
@@ -3382,7 +3383,7 @@ static void gcomp__double_digits(gcomp__digits *d)
 }
 
 /* d <- d / 2, from the first digit to the last. */
-static void gcomp__halve_digits(gcomp__digits *d)
+GCOMP__RARE void gcomp__halve_digits(gcomp__digits *d)
 {
     int rest = 0; /* of the division so far; its last bit comes down, times 10, to the next digit */
     for (int i = 0; i < d->count; i++) {
@@ -3398,7 +3399,7 @@ static void gcomp__halve_digits(gcomp__digits *d)
 
 /* The whole part of d; UINT64_MAX if 53 bits are too few for it. 2^53 has 16 digits, and 16 digits
    fit 64 bits. */
-static uint64_t gcomp__whole_of(const gcomp__digits *d)
+GCOMP__RARE uint64_t gcomp__whole_of(const gcomp__digits *d)
 {
     uint64_t whole = 0;
     for (int i = 0; i < d->point && d->point <= 16; i++)
@@ -3409,7 +3410,7 @@ static uint64_t gcomp__whole_of(const gcomp__digits *d)
 /* The double nearest to d; if two are equally near, the even one. d is brought to 2^52 .. 2^53,
    where doubles are the whole numbers, rounded there, and brought back, which is exact: parameters
    are far from the ends of the range of doubles. */
-static double gcomp__nearest(gcomp__digits d)
+GCOMP__RARE double gcomp__nearest(gcomp__digits d)
 {
     double value;
     int e = 0; /* d was d * 2^e */
@@ -3428,7 +3429,7 @@ static double gcomp__nearest(gcomp__digits d)
 /* Reads an unsigned decimal number, "0.01" or "1e-3", as the nearest double. Returns what follows
    the number; NULL if there is none, or if it is far out of all ranges. The text may be of any
    length, and numbers in it of any size: counts stop at 1000. */
-static const char *gcomp__read_number(const char *s, double *value)
+GCOMP__RARE const char *gcomp__read_number(const char *s, double *value)
 {
     enum { MOST = 40 }; /* digits that are kept; of further ones it matters whether one is not 0 */
     gcomp__digits d;
@@ -3491,7 +3492,7 @@ static double gcomp__short_decimal(float v)
 
 /* All digits of v, 1e-40 <= v <= 1e40: of 0.1 these are 55. v becomes a whole number below 2^53 by
    exact doubling and halving, and its digits undo that. */
-static gcomp__digits gcomp__digits_of(double v)
+GCOMP__RARE gcomp__digits gcomp__digits_of(double v)
 {
     gcomp__digits d;
     uint64_t whole;
@@ -3508,7 +3509,7 @@ static gcomp__digits gcomp__digits_of(double v)
 
 /* The nearest number with at most `count` digits; if two are equally near, the larger. 0.1996 to 3
    digits: 0.2. */
-static gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
+GCOMP__RARE gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
 {
     const int up = d.count > count && d.digit[count] >= 5;
     if (d.count > count) d.count = count;
@@ -3524,7 +3525,7 @@ static gcomp__digits gcomp__cut_digits(gcomp__digits d, int count)
 /* Says a number with the fewest digits that gcomp__read_number reads as v, 1e-40 <= |v| <= 1e40 or
    0. Digits are added until the number they make is read as |v|: 17 always are
    enough. Another worker may have made v: any double is said. */
-static void gcomp__say_decimal(gcomp__text *t, double v)
+GCOMP__RARE void gcomp__say_decimal(gcomp__text *t, double v)
 {
     int precision, length; /* length: digits of `text` that are not said yet */
     char text[24];         /* the digits, the last one first */
