@@ -21836,8 +21836,8 @@ static size_t gcomp__control(const gcomp__schedule *s, gcomp__pace *pace, double
      step     from gcomp_step_begin to the commit, the abort or the error
      bucket   while one bucket is encoded and communicated
      round    while the requests of one round are under way
-     gcomp --- tensors[]          slots: what was planned (use, at), is kept, belongs to now
-       |       largest, plan      sizes of the arena: reserved; used by the codecs of now
+     gcomp --- tensors[]          slots: what was planned (at), is kept, belongs to now
+       |       plan               sizes of the arena
        |       mem -> arena       buffers of a step, see >>plan
        |       frames             frames of all workers
        |       bucket0, others    which tensors are communicated together
@@ -21864,7 +21864,7 @@ typedef struct gcomp__entry {
     size_t local_floats; /* floats of scratch within a step */
     size_t sum_count[3]; /* elements summed in each round, at most */
     size_t bound;        /* bytes of a payload, at most; 0: the codec makes none */
-    uint8_t rounds[3];   /* kinds of rounds */
+    uint8_t rounds[3];   /* kinds of rounds; those of a step stand in gcomp__places */
     uint8_t draws;       /* 1: encoding needs the tensor's random key */
     unsigned flags;
     float decay;         /* what a commit multiplies the residual by */
@@ -21886,8 +21886,8 @@ typedef struct gcomp__found {
 } gcomp__found;
 
 /* What a tensor's slot consists of, by lifetime, and who writes it:
-     use    the entry in use: gcomp__use_entry, and gcomp__choose_mean for these workers
-     at     its places: >>plan; gcomp__use_entry forgets them
+     use    the entry in use: gcomp__switch
+     at     its places, and how its mean is made: >>plan
      kept   from step to step: commits, >>state, >>load and >>workers. What it is to keep, and
             memory for it, come from >>options and >>tensors; encoding writes `guess` alone
      now    in one step: >>step and >>exchange; places of what travels >>frames, >>shards, >>rounds
@@ -21895,24 +21895,27 @@ typedef struct gcomp__found {
             >>frames, and both stay until the next step
      found  while a save is checked and taken: >>load */
 
-/* Its places in the buffers of a step, for the codec in use. */
+/* Its places in the buffers of a step, with room for each codec of its list; then how the mean is
+   made with the codec in use, see gcomp__choose_mean. */
 typedef struct gcomp__places {
     size_t send;           /* bytes: its payload in mem.send */
     size_t mean, local;    /* floats: its mean in mem.means, its scratch in mem.local */
-    size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
-    size_t stays;          /* bytes of a payload of the own portion, not sent; 0: they vary */
     size_t own, cut;       /* bytes: in mem.own and mem.cut */
     size_t acc;            /* floats: in mem.acc */
+    size_t bound;          /* bytes of the payload that is gathered, at most; 0: there is none */
+    size_t own_bytes;      /* bytes in mem.own; 0: its mean is not made by ranges */
     size_t world;          /* workers for which all of this was chosen */
     size_t k;              /* elements of a sparse payload, at most */
     size_t applied;        /* of its mean about so many elements are applied; 0: all */
+    uint8_t needs;         /* callbacks that a codec of its list needs: GCOMP__NEEDS_... */
+    uint8_t rounds[3];     /* kinds of rounds */
     int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
     int adds_own;          /* two shots: an owner adds its own part of p as it is */
     int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
+    int listed;            /* 1: what it sends stands in a list of its bundle, see >>bundles */
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
     size_t next;           /* the tensor behind it in its bundle; 0: none */
-    int listed;            /* 1: what it sends stands in a list of its bundle, see >>bundles */
     size_t list, before_k; /* elements: its own in mem.index; that tensors in front send, at most */
     size_t offset, together; /* elements of its bundle: in front of it, and of all */
     size_t each;           /* elements of a range of the bundle, but for the last ranges */
@@ -21972,7 +21975,7 @@ typedef struct gcomp__slot {
     size_t state_room;      /* floats of kept.state: the most that one of the codecs keeps */
     uint32_t codecs_digest; /* CRC-32C of all codecs of the list */
     int alone;              /* 1: a vector that is compressed while there is no other tensor */
-    gcomp__entry use;       /* a copy of the entry in use; its bound is 0 too if by ranges */
+    gcomp__entry use;       /* a copy of the entry in use */
     gcomp__places at;
     gcomp__kept kept;
     gcomp__this_step now;
@@ -22003,8 +22006,8 @@ typedef struct gcomp__alike {
     uint32_t tensors, codecs, options;
 } gcomp__alike;
 
-/* Sizes of the step's buffers, for one choice of codecs. A unit stands at each. Those before
-   `buckets` are raised together, see gcomp__place_largest. */
+/* Sizes of the step's buffers. A unit stands at each. Those before `buckets` are raised together,
+   see gcomp__place_largest. */
 typedef struct gcomp__plan {
     size_t send;     /* bytes: payloads of all buckets */
     size_t widest;   /* bytes: payloads of the largest bucket */
@@ -22127,7 +22130,8 @@ struct gcomp {
     size_t frames_bytes; /* bytes of all that */
     size_t *sizes;       /* [w]: bytes of the frame of worker w, or of its decisions */
     char *local_why;     /* the sentence of local_error: other calls may overwrite `error` */
-    gcomp__plan largest; /* sizes to reserve: each tensor with the codec that needs most */
+    gcomp__plan plan;    /* sizes to reserve: each tensor with the codec that needs most */
+    int placed;          /* 1: `plan`, and the places of tensors, are those of now */
     gcomp__room scratch, arena; /* empty: not reserved yet */
     gcomp__room unpacked;       /* a small residual as floats; reserved with the scratch */
     gcomp__room floats;  /* desc.node: gradients of the machine, then what its first worker says */
@@ -22135,8 +22139,6 @@ struct gcomp {
     int tried;           /* 1: the transport of now has shown in a step that it adds */
     /* list */
     gcomp__alike alike;
-    int placed;           /* 1: `plan`, and the places of tensors, are those of now */
-    gcomp__plan plan;     /* sizes by the codecs in use */
     gcomp__bucket bucket0; /* the first one; mem.others has the rest */
     /* history */
     uint64_t step;        /* the number of the next step, or of the one under way */
@@ -22376,15 +22378,6 @@ static gcomp_dtype gcomp__kind_dtype(unsigned kind)
            : kind == GCOMP__SUM_BF16 ? GCOMP_BF16 : GCOMP_F32;
 }
 
-/* The rounds and flags of a codec, as its parameters decide. */
-static void gcomp__rounds_of(const gcomp_codec *codec, uint8_t *rounds, unsigned *flags)
-{
-    const gcomp__method *m = gcomp__method_of(codec->method);
-    memcpy(rounds, m->sums->rounds, 3);
-    *flags = m->flags;
-    if (m->rules.adapt) (m->rules.adapt)(codec, rounds, flags);
-}
-
 /* About how many elements of a mean of n a step with this codec applies; 0: all. */
 static size_t gcomp__applied(const gcomp_codec *codec, size_t n)
 {
@@ -22402,7 +22395,9 @@ static gcomp_result gcomp__transport_suits(const gcomp_desc *d, const gcomp_code
     const gcomp__method *m = gcomp__method_of(codec->method);
     /* why this number of workers cannot use the codec */
     const char *misfit = m->rules.misfit ? (m->rules.misfit)(codec, (size_t)d->comm.world) : NULL;
-    gcomp__rounds_of(codec, rounds, flags);
+    memcpy(rounds, m->sums->rounds, 3);
+    *flags = m->flags;
+    if (m->rules.adapt) (m->rules.adapt)(codec, rounds, flags);
     if (misfit) {
         /* what one worker cannot use either is not the fault of their number */
         if ((m->rules.misfit)(codec, 1)) gcomp__say(why, misfit);
@@ -22752,15 +22747,6 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     return GCOMP_OK;
 }
 
-/* The tensor goes by this entry of its list from here on: the slot gets a copy of it, since every
-   step reads these fields. Residual and state are not touched, see gcomp__switch. */
-static void gcomp__use_entry(gcomp__slot *slot, const gcomp__entry *entry)
-{
-    slot->use = *entry;
-    slot->at.own_bytes = 0; /* gcomp__place finds out if its mean is made by ranges */
-    slot->at.as_none = slot->at.listed = 0;
-}
-
 /* Does this worker keep the residual of a codec with these flags? With desc.node the first worker
    of a machine keeps the residuals of all. */
 static int gcomp__keeps(const gcomp_desc *desc, unsigned flags)
@@ -22854,7 +22840,7 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
     slot->kept.residual.stored = gcomp__stored(desc);
     if (slot->entry_count > 1 && schedule->rule == GCOMP__ACCORDION && gcomp__leads(desc))
         slot->kept.epoch_floats = slot->n;
-    gcomp__use_entry(slot, entries);
+    slot->use = entries[0];
     return GCOMP_OK;
 }
 
@@ -22863,8 +22849,8 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_of(gcomp__slot *slot, gcomp__entry *ent
 
    gcomp__place puts one tensor behind those before it: it raises the sizes of a plan, and keeps the
    old sizes as the tensor's places. Buckets are cut from the last tensor to the first: a bucket is
-   full when it has desc.bucket_bytes, 4 an element. gc->plan goes by the codecs in use, and changes
-   when they do. gc->largest goes by the codecs that need most: memory is reserved once, for it.
+   full when it has desc.bucket_bytes, 4 an element. Each tensor has room for the codec of its list
+   that needs most: its places stay when it goes to another one.
    Places in mem.send, with four tensors in two buckets, `bound` bytes for each payload:
      | bucket 0: tensors 2, 3          | bucket 1: tensors 0, 1       |
        ^ at.send of tensor 2   ^ of 3    ^ of 0           ^ of 1
@@ -22959,12 +22945,9 @@ static size_t gcomp__shared_header(const gcomp__slot *slot)
 static int gcomp__bundles(const gcomp_desc *desc, const gcomp__slot *slot)
 {
     const gcomp__method *m = slot->use.method;
-    uint8_t rounds[3]; /* those of the codec, however its mean is made now */
-    unsigned flags;
     if (slot->entry_count > 1 || desc->comm.world == 1 || slot->n >> 28) return 0;
     if (m->flags & GCOMP__AS_FLOATS) return gcomp__scatters(desc);
-    gcomp__rounds_of(&slot->use.codec, rounds, &flags);
-    return rounds[0] == GCOMP__GATHER && !rounds[1] && !m->payload->exact;
+    return slot->use.rounds[0] == GCOMP__GATHER && !slot->use.rounds[1] && !m->payload->exact;
 }
 
 /* Stands what a tensor outside of bundles sends among the payloads? Then it ends a bundle. */
@@ -22995,30 +22978,6 @@ static void gcomp__join_bundle(gcomp__slot *slot, gcomp__bundle *b)
     slot->at.before_k = b->k = b->together ? b->k : 0;
     b->together = gcomp__plus(slot->at.offset, slot->n);
     if (selector) gcomp__grow(&b->k, (selector->most)(&slot->use.codec, slot->n));
-}
-
-/* Finds the bundles of tensors first .. end - 1, a bucket. */
-static void gcomp__bundle_up(const gcomp_desc *desc, gcomp__slot *tensors, size_t first, size_t end)
-{
-    size_t last = end; /* the last tensor so far of the bundle at work */
-    gcomp__bundle bundle = {0, 0};
-    for (size_t i = first; i < end; i++) {
-        gcomp__places *at = &tensors[i].at;
-        at->next = 0;
-        if (gcomp__bundles(desc, tensors + i)) {
-            if (last == end || !gcomp__same_codec(&tensors[last].use, &tensors[i].use))
-                bundle.together = 0;
-            else tensors[last].at.next = i;
-            gcomp__join_bundle(tensors + i, &bundle);
-            last = i;
-        } else { /* alone */
-            at->offset = 0;
-            if (gcomp__ends_bundle(tensors + i)) last = end;
-        }
-    }
-    for (size_t i = end; i-- > first;)
-        tensors[i].at.together = tensors[i].at.next ? tensors[tensors[i].at.next].at.together
-                                                    : tensors[i].at.offset + tensors[i].n;
 }
 
 /* Bytes that a worker sends over the network in a collective to which it brings `bytes`; as many
@@ -23277,7 +23236,7 @@ static size_t gcomp__list_bound(size_t k, size_t n)
 }
 
 /* Are the halves of this tensor summed? */
-static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->use.rounds[0] > GCOMP__MAX; }
+static int gcomp__sums_halves(const gcomp__slot *slot) { return slot->at.rounds[0] > GCOMP__MAX; }
 
 /* Do steps of this tensor do as with none? AUTO: where there is nobody to send to, and where a
    worker would receive more than from an uncompressed sum. What was not sent yet comes out of the
@@ -23309,45 +23268,38 @@ static int gcomp__goes_as_none(const gcomp_desc *desc, const gcomp__slot *slot)
 /* Elements that a round sums, at most. */
 static size_t gcomp__sum_count(const gcomp__slot *slot, int round)
 {
-    if (slot->at.as_none) return round ? 0 : slot->n;
+    if (slot->at.as_none || gcomp__sums_halves(slot)) return round ? 0 : slot->n;
     return slot->use.sum_count[round];
 }
 
-/* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves.
-   gcomp_regroup comes here again: with another number of workers the choice may be another.
-     halves    rounds[0] SUM_F16, SUM_BF16, bound 0, sum_count[0] n, own codes in local
-     gather    rounds[0] GATHER, bound = bytes of the payload, own_bytes 0; listed: bound = bytes
-               that the list of its bundle is longer with the tensor than without it
-     none      rounds[0] SUM,    bound 0, own_bytes 0; also where steps do as with none
+/* Chooses how the mean of a tensor is made, by ranges, by a gather or by a sum of halves. With
+   another number of workers the choice may be another.
+     gather    as the codec has it; listed: bound = bytes that the list of its bundle is longer with
+               the tensor than without it
+     none      rounds[0] SUM,    bound 0; also where steps do as with none
      ranges    rounds[0] SHARE,  bound 0, own_bytes = bytes of the payload, or of w payloads
-   Of these two_shot: block payloads are quantised range by range, and but for SCATTER so is their
+     halves    rounds[0] SUM_F16, SUM_BF16, bound 0, own codes in local
+   Of ranges two_shot: block payloads are quantised range by range, and but for SCATTER so is their
    mean; scattered: the mean stays with the owners of ranges. */
 static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
 {
     const size_t world = (size_t)desc->comm.world;
     const gcomp__selector *selector = slot->use.method->rules.selector;
-    const int halves = gcomp__sums_halves(slot);
-    unsigned flags; /* those of the slot, again */
-    if (halves) slot->use.sum_count[0] = slot->use.local_floats = 0;
-    if (halves || slot->at.own_bytes || slot->at.as_none || slot->at.listed) { /* as it was */
-        gcomp__rounds_of(&slot->use.codec, slot->use.rounds, &flags);
-        for (int round = 0; round < 3; round++)
-            if (slot->use.rounds[round] == GCOMP__GATHER)
-                slot->use.bound = gcomp__bound_in(slot->use.method, &slot->use.codec, slot);
-    }
-    slot->at.own_bytes = 0;
-    slot->at.as_none = slot->at.two_shot = slot->at.scattered = slot->at.adds_own = 0;
-    slot->at.listed = 0;
-    slot->at.method = slot->use.method;
-    slot->at.world = world;
-    slot->at.each = gcomp__round_up(gcomp__ceil_div(slot->at.together, world), GCOMP__RANGE_UNIT);
-    slot->at.owner = slot->at.offset / slot->at.each;
-    slot->at.last_owner = (slot->at.offset + slot->n - 1) / slot->at.each;
-    slot->at.k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
-    slot->at.applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
+    gcomp__places *const at = &slot->at;
+    memcpy(at->rounds, slot->use.rounds, sizeof at->rounds);
+    at->bound = slot->use.bound;
+    at->own_bytes = 0;
+    at->as_none = at->two_shot = at->scattered = at->adds_own = at->listed = 0;
+    at->method = slot->use.method;
+    at->world = world;
+    at->each = gcomp__round_up(gcomp__ceil_div(at->together, world), GCOMP__RANGE_UNIT);
+    at->owner = at->offset / at->each;
+    at->last_owner = (at->offset + slot->n - 1) / at->each;
+    at->k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
+    at->applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
     gcomp__slot bundle = *slot; /* as if it were one tensor: for all of its tensors alike */
-    if (slot->at.together != slot->n) {
-        bundle.n = slot->at.together;
+    if (at->together != slot->n) {
+        bundle.n = at->together;
         bundle.at.offset = bundle.at.owner = 0;
         bundle.at.last_owner = (bundle.n - 1) / bundle.at.each;
         bundle.use.bound = gcomp__portion_bound(slot, bundle.n);
@@ -23355,31 +23307,27 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         bundle.at.applied = world > 1 ? gcomp__applied(&slot->use.codec, bundle.n) : 0;
     }
     if (gcomp__goes_as_none(desc, &bundle)) {
-        slot->at.as_none = 1;
-        slot->at.method = gcomp__as_floats();
-        memcpy(slot->use.rounds, slot->at.method->sums->rounds, sizeof slot->use.rounds);
-        slot->use.bound = 0;
+        at->as_none = 1;
+        at->method = gcomp__as_floats();
+        memcpy(at->rounds, at->method->sums->rounds, sizeof at->rounds);
+        at->bound = 0;
     } else if (gcomp__wants_ranges(desc, &bundle)) {
-        slot->use.rounds[0] = GCOMP__SHARE;
+        at->rounds[0] = GCOMP__SHARE;
         /* sparse: one payload, that is cut; or the shards; else a payload for each range */
-        slot->at.own_bytes =
-            selector && !slot->at.applied ? slot->use.bound : gcomp__shards_bound(slot);
-        slot->use.bound = 0;
-        slot->at.two_shot = !selector;
-        slot->at.scattered = gcomp__scatters(desc);
+        at->own_bytes = selector && !at->applied ? at->bound : gcomp__shards_bound(slot);
+        at->bound = 0;
+        at->two_shot = !selector;
+        at->scattered = gcomp__scatters(desc);
         /* where the mean is a vote, an owner adds a sign of its own too */
-        slot->at.adds_own = !selector && !slot->use.method->payload->votes;
+        at->adds_own = !selector && !slot->use.method->payload->votes;
     } else if (gcomp__wants_sum(desc, &bundle)) {
-        slot->use.rounds[0] = slot->use.method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16
-                                                                  : GCOMP__SUM_BF16;
-        slot->use.bound = 0;
-        slot->use.sum_count[0] = slot->n;
-        slot->use.local_floats = gcomp__ceil_div(slot->n, 2); /* 2 bytes an element */
+        at->rounds[0] = at->method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16 : GCOMP__SUM_BF16;
+        at->bound = 0;
     } else if (gcomp__makes_list(slot)) {
-        const size_t k = slot->at.before_k, offset = slot->at.offset;
-        slot->at.listed = 1;
-        slot->use.bound = gcomp__list_bound(gcomp__plus(k, slot->at.k), offset + slot->n) -
-                          gcomp__list_bound(k, offset);
+        at->listed = 1;
+        at->bound =
+            gcomp__list_bound(gcomp__plus(at->before_k, at->k), at->offset + slot->n) -
+            gcomp__list_bound(at->before_k, at->offset);
     }
 }
 
@@ -23418,16 +23366,8 @@ static void gcomp__fill_ranges(gcomp__plan *plan, const gcomp__slot *slot, int s
      shards    head + values of one + indices        the shard of one worker, for this owner
      sum       head + values of all + indices        what one owner sends, or 4 * range as floats
    Where not all sums are applied there is no payload: the shards lie in own, until the commit. */
-static void gcomp__place_shards(gcomp__plan *plan, gcomp__slot *slot, const gcomp_desc *desc)
+static void gcomp__place_shards(gcomp__plan *plan, const gcomp__slot *slot, const gcomp_desc *desc)
 {
-    slot->at.own = plan->own;
-    slot->at.cut = plan->cut;
-    slot->at.acc = plan->acc;
-    const size_t mine = gcomp__portion_of(slot, (size_t)desc->comm.rank).n;
-    slot->at.stays = 0;
-    if (slot->at.adds_own && mine && !slot->use.varies)
-        slot->at.stays =
-            GCOMP__HEADER + gcomp__length_of(slot->use.method, &slot->use.codec, mine);
     gcomp__grow(&plan->own, slot->at.own_bytes);
     gcomp__grow(&plan->acc, gcomp__longest_portion(slot));
     gcomp__fill_ranges(plan, slot, gcomp__scatters(desc));
@@ -23455,13 +23395,17 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     slot->at.mean = plan->gathered;
     slot->at.local = plan->local;
     slot->at.list = plan->listed;
+    slot->at.own = plan->own;
+    slot->at.cut = plan->cut;
+    slot->at.acc = plan->acc;
     if (slot->at.listed) gcomp__grow(&plan->listed, slot->at.k);
-    gcomp__grow(&plan->send, slot->use.bound);
+    gcomp__grow(&plan->send, slot->at.bound);
     /* an element of mem.means for each element of a payload */
-    if (slot->use.bound) gcomp__grow(&plan->gathered, slot->n);
-    gcomp__grow(&plan->local, slot->use.local_floats);
+    if (slot->at.bound) gcomp__grow(&plan->gathered, slot->n);
+    gcomp__grow(&plan->local, gcomp__sums_halves(slot) ? gcomp__ceil_div(slot->n, 2) /* 2 bytes */
+                                                       : slot->use.local_floats);
     for (int round = 0; round < 3; round++) /* without sums a count is 0, or its kind is no sum */
-        gcomp__grow(&plan->sums[round][slot->use.rounds[round]], gcomp__sum_count(slot, round));
+        gcomp__grow(&plan->sums[round][slot->at.rounds[round]], gcomp__sum_count(slot, round));
     if (gcomp__keeps(desc, slot->use.flags) && slot->kept.residual.stored && slot->use.unpacks)
         gcomp__raise(&plan->unpacked, gcomp__times(gcomp__round_up(slot->n, 16), 4));
     /* tensors are encoded one after the other: the largest scratch is enough */
@@ -23475,27 +23419,42 @@ static void gcomp__place(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot 
     }
 }
 
+/* Callbacks without which a tensor has no mean, with one codec of its list at least. */
+enum { GCOMP__NEEDS_ALLTOALLV = 1, GCOMP__NEEDS_ALLREDUCE = 2 };
+
+static int gcomp__needs(const gcomp__slot *slot)
+{
+    const int ranges = slot->at.own_bytes != 0;
+    int sums = ranges && slot->at.applied;
+    for (int round = 0; round < 3; round++) /* the largest can be gathered instead */
+        sums |= slot->at.rounds[round] >= GCOMP__SUM && slot->at.rounds[round] != GCOMP__MAX;
+    return (ranges ? GCOMP__NEEDS_ALLTOALLV : 0) | (sums ? GCOMP__NEEDS_ALLREDUCE : 0);
+}
+
 /* Puts a tensor behind those in the plan, with room for each codec of its list: each entry is tried
    behind the same `before`, and the plan takes the largest of each size.
      before | entry 0 ......... |
      before | entry 1 .... |            the next tensor begins behind the longest
    The sizes are all that stands in a plan before `buckets`, one size_t behind the other. */
-static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, const gcomp__slot *slot,
+static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, gcomp__slot *slot,
                                  const gcomp__entry *entries)
 {
     const gcomp__plan before = *plan;
     size_t *size = (size_t *)(void *)plan;
+    int needs = 0;
     for (size_t i = 0; i < slot->entry_count; i++) {
         gcomp__plan with = before;
         const size_t *to = (const size_t *)(const void *)&with;
-        gcomp__slot tried = *slot;
-        if (slot->entry_count > 1) gcomp__use_entry(&tried, entries + i);
-        gcomp__place(&with, desc, &tried);
+        gcomp__slot other = *slot, *tried = i == slot->kept.entry ? slot : &other;
+        if (tried == &other) other.use = entries[i];
+        gcomp__place(&with, desc, tried);
+        needs |= gcomp__needs(tried);
         /* each size by itself: it need not be one entry that needs most of all */
         for (size_t k = 0; k < offsetof(gcomp__plan, buckets) / sizeof *size; k++)
             gcomp__raise(size + k, to[k]);
         memcpy(plan->before, with.before, sizeof *plan - offsetof(gcomp__plan, before));
     }
+    slot->at.needs = (uint8_t)needs;
     plan->tensors++;
     gcomp__grow(&plan->elements, slot->n);
     gcomp__grow(&plan->fixed, slot->name_bytes);
@@ -23513,15 +23472,6 @@ static void gcomp__place_largest(gcomp__plan *plan, const gcomp_desc *desc, cons
 static int gcomp__full(const gcomp_desc *desc, size_t elements)
 {
     return desc->bucket_bytes && gcomp__times(elements, 4) >= desc->bucket_bytes;
-}
-
-/* The first tensor of the bucket whose last one is end - 1. bucket_bytes = 40, tensors of 6, 4,
-   12, 2 elements (24, 16, 48, 8 bytes): the last bucket cut is {0, 1}, bucket 0 is {2, 3}. */
-static size_t gcomp__bucket_first(const gcomp *gc, size_t end)
-{
-    size_t elements = 0;
-    while (end && !gcomp__full(&gc->desc, elements)) gcomp__grow(&elements, gc->tensors[--end].n);
-    return end;
 }
 
 /* Bucket 0 is always there: without memory a step still sends its frame, which tells the error. */
@@ -23556,62 +23506,6 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
     gcomp__raise(&plan->shards, before->shards);
     gcomp__raise(&plan->sum, before->sum);
     plan->buckets++;
-}
-
-/* Finds gc->largest, bucket by bucket from the last tensors to the first. It changes when tensors
-   are added or workers change, and then memory has to be reserved anew. Not inlined: plans are
-   large. */
-GCOMP__NOINLINE void gcomp__plan_largest(gcomp *gc)
-{
-    size_t end = gc->count, first; /* the bucket has tensors first .. end - 1 */
-    memset(&gc->largest, 0, sizeof gc->largest);
-    do {
-        const gcomp__plan before = gc->largest;
-        gcomp__bucket bucket; /* its places are not needed */
-        first = gcomp__bucket_first(gc, end);
-        gcomp__plan_bucket(&gc->largest);
-        gcomp__bundle_up(&gc->desc, gc->tensors, first, end);
-        for (size_t i = first; i < end; i++)
-            gcomp__place_largest(&gc->largest, &gc->desc, gc->tensors + i, gc->tensors[i].entries);
-        gcomp__plan_bucket_end(&gc->largest, &before, gc->world, &bucket);
-        end = first;
-    } while (end);
-}
-
-/* Finds gc->plan, and the places of all buckets and tensors, for the codecs in use. All places
-   lie within what gc->largest has reserved. */
-static void gcomp__place_all(gcomp *gc)
-{
-    size_t end = gc->count;
-    gcomp__bucket without; /* a bucket behind the first one, as long as there is no memory for it */
-    memset(&gc->plan, 0, sizeof gc->plan);
-    gc->alike.known = 0;
-    do {
-        const gcomp__plan before = gc->plan;
-        const size_t k = gc->plan.buckets;
-        gcomp__bucket *b = k && !gc->mem.others ? &without : gcomp__bucket_at(gc, k);
-        b->first = gcomp__bucket_first(gc, end);
-        b->end = end;
-        gcomp__plan_bucket(&gc->plan);
-        gcomp__bundle_up(&gc->desc, gc->tensors, b->first, end);
-        for (size_t i = b->first; i < end; i++) {
-            gcomp__place(&gc->plan, &gc->desc, gc->tensors + i);
-            gc->tensors[i].at.first = b->first;
-        }
-        gcomp__plan_bucket_end(&gc->plan, &before, gc->world, b);
-        end = b->first;
-    } while (end);
-}
-
-/* Both plans, where tensors were added since they were made; also for functions that only ask, and
-   take a const gcomp *: nothing else of the object changes. */
-static void gcomp__know_places(const gcomp *gc)
-{
-    gcomp *const own = (gcomp *)(uintptr_t)gc;
-    if (gc->placed) return;
-    gcomp__plan_largest(own);
-    gcomp__place_all(own);
-    own->placed = 1;
 }
 
 /* ---------------- what an object reserves: frames, scratch, and the arena of a step
@@ -23715,116 +23609,18 @@ static size_t gcomp__lay_out(gcomp__buffers *mem, const gcomp__plan *plan, size_
     return c.bytes;
 }
 
-/* Takes a room unless it is there, or empty; 0 without memory. */
-static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
+/* Bytes that steps need by this plan: scratch and arena. */
+static size_t gcomp__step_bytes(const gcomp__plan *plan, size_t world)
 {
-    return room->at || !bytes || gcomp__room_take(&gc->memory, room, bytes);
+    gcomp__buffers mem;
+    return gcomp__plus(gcomp__plus(plan->floats, plan->scratch),
+                       gcomp__plus(plan->unpacked, gcomp__lay_out(&mem, plan, world, NULL)));
 }
 
-/* Reserves the scratch of encoding with the floats in front of it, if it is not there; also for
-   users who never take a step and call gcomp_compress. Both parts or neither. */
-static gcomp_result gcomp__reserve_scratch(gcomp *gc)
-{
-    gcomp__know_places(gc);
-    const size_t bytes = gcomp__plus(gc->largest.floats, gc->largest.scratch);
-    const int had = gc->scratch.at != NULL;
-    if (gcomp__room_make(gc, &gc->scratch, bytes)) {
-        if (gcomp__room_make(gc, &gc->unpacked, gc->largest.unpacked)) return GCOMP_OK;
-        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
-    }
-    return gcomp__no_memory(gc, "no memory for the scratch of encoding");
-}
+/* ---------------- the plan: bucket by bucket, from the last tensors to the first
 
-/* Bytes of the last sum within a machine: gradients, then the first worker's word, byte by
-   float. */
-static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
-{
-    return gcomp__times(gcomp__plus(elements, GCOMP__WORD + tensors), 4);
-}
-
-/* With desc.node: reserves the place where the gradients of the machine are added up. All workers
-   of the machine need it, the first one too. */
-static gcomp_result gcomp__reserve_floats(gcomp *gc)
-{
-    gcomp__know_places(gc);
-    if (!gc->node || gc->floats.at) return GCOMP_OK;
-    size_t bytes = gcomp__machine_bytes(gc->largest.elements, gc->count);
-    if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
-    return gcomp__no_memory(gc, "no memory for the sums of the machine");
-}
-
-/* Reserves scratch and arena: both or nothing.
-   Memory is not touched but for the sums: pages that no step uses cost nothing on most systems. */
-static gcomp_result gcomp__reserve(gcomp *gc)
-{
-    const size_t world = gc->world;
-    /* gcomp_compress took it before: then it stays */
-    const int had = gc->scratch.at || gc->unpacked.at;
-    GCOMP__TRY(gcomp__reserve_scratch(gc));
-    /* the first run only measures */
-    size_t bytes = gcomp__lay_out(&gc->mem, &gc->largest, world, NULL);
-    if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
-        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
-        if (!had) gcomp__room_give(&gc->memory, &gc->unpacked);
-        return gcomp__no_memory(gc, "no memory for the buffers of a step");
-    }
-    (void)gcomp__lay_out(&gc->mem, &gc->largest, world, gc->arena.at);
-    /* sums and local: kernels read whole lines of 16, also behind the last element */
-    uint8_t *sums = gc->mem.sums[0][GCOMP__SUM];
-    memset(sums, 0, (size_t)((uint8_t *)(void *)gc->mem.acc - sums));
-    memset(gc->mem.views + world, 0, sizeof *gc->mem.views);
-    /* counts are two rows for each bucket: bytes, then came */
-    for (size_t k = 0; k < gc->largest.buckets; k++) {
-        gcomp__bucket *b = gcomp__bucket_at(gc, k);
-        b->bytes = gc->mem.counts + 2 * world * k;
-        b->came = b->bytes + world;
-    }
-    return GCOMP_OK;
-}
-
-/* Reserves memory for steps, unless it is there, and finds all places in it. */
-static gcomp_result gcomp__make_room(gcomp *gc)
-{
-    if (gc->arena.at) return GCOMP_OK;
-    const gcomp_result result = gcomp__reserve(gc);
-    gcomp__place_all(gc); /* also without memory: the frame that says so needs a bucket */
-    return result;
-}
-
-/* Gives back what is reserved for steps: after a tensor was added, or when workers change. All
-   places become NULL; the next step, or gcomp_prepare, reserves again. */
-static void gcomp__drop_room(gcomp *gc)
-{
-    gcomp__room_give(&gc->memory, &gc->scratch);
-    gcomp__room_give(&gc->memory, &gc->unpacked);
-    gcomp__room_give(&gc->memory, &gc->arena);
-    gcomp__room_give(&gc->memory, &gc->floats);
-    memset(&gc->mem, 0, sizeof gc->mem);
-}
-
-/* Bytes of the frames, of their lengths, and of a sentence:
-     | frame to send | frame of worker 0 | ... | frame of worker w - 1 | w sizes | local_why |
-   They are reserved by gcomp_open: a step without other memory must still be able to say so. */
-static size_t gcomp__frames_bytes(size_t world)
-{
-    const size_t each = GCOMP__FRAME + sizeof(size_t);
-    return gcomp__plus(gcomp__times(world, each), GCOMP__FRAME + GCOMP__SENTENCE);
-}
-
-/* Reserves frames, zeroed; returns 0 without memory. */
-static int gcomp__make_frames(gcomp *gc)
-{
-    const size_t world = gc->world;
-    gc->frames_bytes = gcomp__frames_bytes(world);
-    gc->frames = (uint8_t *)gcomp__allocate(&gc->memory, gc->frames_bytes);
-    if (!gc->frames) return 0;
-    memset(gc->frames, 0, gc->frames_bytes);
-    gc->sizes = (size_t *)(void *)(gc->frames + (world + 1) * GCOMP__FRAME);
-    gc->local_why = (char *)(void *)(gc->sizes + world);
-    return 1;
-}
-
-/* ---------------- gcomp_memory_needed */
+   It is made of an object's tensors, when tensors were added or workers have changed. Without an
+   object it is made of those that gcomp_memory_needed or gcomp_rounds is asked about. */
 
 /* The desc of the object that sums the gradients of a machine. */
 static gcomp_desc gcomp__node_desc(const gcomp_desc *desc)
@@ -23863,28 +23659,30 @@ GCOMP__NOINLINE gcomp_result gcomp__slot_fits(gcomp__slot *slot, gcomp__entry *e
     const size_t world = (size_t)desc->comm.world;
     gcomp__plan plan, before;
     gcomp__bucket bucket;
-    gcomp__buffers mem;
     GCOMP__TRY(gcomp__slot_of(slot, entries, desc, schedule, tensor, alone, why));
     memset(&before, 0, sizeof before);
     plan = before;
     gcomp__place_largest(&plan, desc, slot, entries);
     gcomp__plan_bucket_end(&plan, &before, world, &bucket);
-    size_t bytes = gcomp__plus(plan.fixed, gcomp__plus(plan.floats, plan.scratch));
-    gcomp__grow(&bytes, gcomp__plus(plan.unpacked, gcomp__lay_out(&mem, &plan, world, NULL)));
+    const size_t bytes = gcomp__plus(plan.fixed, gcomp__step_bytes(&plan, world));
     if (bytes <= SIZE_MAX / 2) return GCOMP_OK;
     gcomp__say(why, "its buffers are too large to be addressed: cut the tensor");
     return GCOMP_INVALID_ARGUMENT;
 }
 
-/* Tensors that gcomp_memory_needed or gcomp_rounds is asked about, and the bundle at work. */
+/* Whose tensors are planned, and the bundle at work. */
 typedef struct gcomp__asked {
+    gcomp *gc; /* the object that gets their places; NULL: there is none */
     const gcomp_desc *desc;
     const gcomp__schedule *schedule;
     const gcomp_tensor *tensors;
     size_t count;
     int of_node; /* 1: the tensors of the object that sums within a machine */
+    gcomp_codec *codecs; /* what gcomp_rounds tells of each tensor; NULL: nothing */
+    gcomp_round *rounds;
     gcomp__entry use;          /* of the bundle's tensors */
     gcomp__bundle so_far, all; /* its tensors before the next one; all. so_far 0: there is none */
+    size_t last;               /* the last of those before the next one */
 } gcomp__asked;
 
 static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
@@ -23892,10 +23690,11 @@ static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
     return of->of_node ? gcomp__node_tensor(of->tensors + i) : of->tensors[i];
 }
 
-/* A slot for tensor i, and its entries. */
+/* The slot of tensor i, and without an object its entries. */
 static gcomp_result gcomp__asked_slot(const gcomp__asked *of, size_t i, gcomp__slot *slot,
                                       gcomp__entry *entries, gcomp__text *why)
 {
+    if (of->gc) return *slot = of->gc->tensors[i], GCOMP_OK;
     const gcomp_tensor tensor = gcomp__asked_tensor(of, i);
     return gcomp__slot_fits(slot, entries, of->desc, of->schedule, &tensor, of->count == 1, why);
 }
@@ -23933,8 +23732,8 @@ static gcomp_result gcomp__ask(gcomp__asked *of, const gcomp_desc *desc,
     return GCOMP_OK;
 }
 
-/* As gcomp__bundle_up: adds tensor i to the elements of the bundle; 0 if the bundle ends before it.
-   Not inlined: its frame is large. */
+/* Adds tensor i to the elements of the bundle; 0 if the bundle ends before it. Not inlined: its
+   frame is large. */
 GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
 {
     gcomp__entry entries[GCOMP__ENTRIES];
@@ -23948,45 +23747,244 @@ GCOMP__NOINLINE int gcomp__ask_further(gcomp__asked *of, size_t i)
     return 1;
 }
 
-/* A slot for tensor i, of a bucket that ends at `end`, in its place in a bundle. */
+/* The slot of tensor i, of a bucket that ends at `end`, in its place in a bundle. */
 static void gcomp__asked_place(gcomp__asked *of, size_t i, size_t end, gcomp__slot *slot,
                                gcomp__entry *entries)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     (void)gcomp__asked_slot(of, i, slot, entries, &why);
+    slot->at.offset = slot->at.next = 0; /* alone */
+    slot->at.together = slot->n;
     if (gcomp__bundles(of->desc, slot)) {
         if (!of->so_far.together || !gcomp__same_codec(&of->use, &slot->use)) {
             of->so_far.together = of->all.together = 0;
             for (size_t k = i; k < end && gcomp__ask_further(of, k);) k++;
-        }
+        } else if (of->gc) of->gc->tensors[of->last].at.next = i;
         gcomp__join_bundle(slot, &of->so_far);
         slot->at.together = of->all.together;
+        of->last = i;
     } else if (gcomp__ends_bundle(slot)) of->so_far.together = 0;
 }
 
-/* Adds tensor i to a plan. Not inlined: its frame is large. */
-GCOMP__NOINLINE void gcomp__plan_tensor(gcomp__plan *plan, gcomp__asked *of, size_t i, size_t end)
+/* A round of a tensor, in the words of the API.
+     GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
+     SHARE    alltoall of all shards                   MAX      allreduce_max of floats
+   In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
+   most the floats of a range, see gcomp__mean_bound. With SCATTER neither is sent. Counts of sums
+   are sent in the same round. */
+static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
+{
+    const size_t world = (size_t)desc->comm.world;
+    const unsigned kind = slot->at.rounds[round];
+    gcomp_round r;
+    r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
+    r.bytes = 0;
+    r.varies = 0;
+    if (kind == GCOMP__NO_ROUND) {
+        r.kind = GCOMP_WAIT;
+    } else if (kind == GCOMP__GATHER) {
+        r.kind = GCOMP_ALLGATHER;
+        r.bytes = slot->at.bound -
+                  (slot->at.offset && !slot->at.listed ? GCOMP__HEADER - 4 : 0);
+    } else if (kind == GCOMP__SHARE) {
+        r.kind = GCOMP_ALLTOALL;
+        r.varies = slot->use.varies;
+        r.bytes = gcomp__shards_bound(slot) - gcomp__shared_header(slot);
+    } else {
+        r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
+        r.dtype = gcomp__kind_dtype(kind);
+        r.bytes = gcomp__times(gcomp__sum_count(slot, round), gcomp__kind_bytes(kind));
+    }
+    r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
+    if (r.kind == GCOMP_ALLTOALL) {
+        const size_t mean = gcomp__mean_bound(slot, desc); /* it shares the same headers */
+        r.sent = gcomp__plus(
+            gcomp__tally_bytes(slot, world),
+            gcomp__ranges_bytes(r.bytes, mean ? mean - gcomp__shared_header(slot) : 0, world));
+    }
+    return r;
+}
+
+/* Adds tensor i of a bucket, first .. end - 1, to a plan. Not inlined: its frame is large. */
+GCOMP__NOINLINE void gcomp__plan_tensor(gcomp__plan *plan, gcomp__asked *of, size_t i, size_t first,
+                                        size_t end)
 {
     gcomp__entry entries[GCOMP__ENTRIES];
     gcomp__slot slot;
     gcomp__asked_place(of, i, end, &slot, entries);
-    gcomp__place_largest(plan, of->desc, &slot, entries);
+    gcomp__place_largest(plan, of->desc, &slot, of->gc ? slot.entries : entries);
+    slot.at.first = first;
+    if (of->gc) of->gc->tensors[i] = slot;
+    if (of->codecs) of->codecs[i] = slot.at.as_none ? gcomp__none_codec() : slot.use.codec;
+    for (int round = 0; round < GCOMP_ROUNDS && of->rounds; round++)
+        of->rounds[GCOMP_ROUNDS * i + (size_t)round] = gcomp__round_of(&slot, round, of->desc);
 }
 
-/* The first tensor of the bucket that ends at `end`, as gcomp__bucket_first finds it. A bundle
-   begins with it. Not inlined: its frame is large. */
-GCOMP__NOINLINE size_t gcomp__asked_first(gcomp__asked *of, size_t end)
+/* The first tensor of the bucket whose last one is end - 1; a bundle begins with it. Not inlined:
+   its frame is large. With bucket_bytes = 40 and tensors of 6, 4, 12, 2 elements (24, 16, 48, 8
+   bytes) the last bucket cut is {0, 1}, bucket 0 is {2, 3}. */
+GCOMP__NOINLINE size_t gcomp__bucket_first(gcomp__asked *of, size_t end)
 {
     gcomp__text why = gcomp__text_in(NULL, 0);
     size_t elements = 0;
+    of->so_far.together = 0;
     while (end && !gcomp__full(of->desc, elements)) {
         gcomp__slot slot;
-        const gcomp_tensor tensor = gcomp__asked_tensor(of, --end);
-        (void)gcomp__resolve_shape(&slot, &tensor, &why);
+        if (of->gc) slot.n = of->gc->tensors[--end].n;
+        else {
+            const gcomp_tensor tensor = gcomp__asked_tensor(of, --end);
+            (void)gcomp__resolve_shape(&slot, &tensor, &why);
+        }
         gcomp__grow(&elements, slot.n);
     }
-    of->so_far.together = 0;
     return end;
+}
+
+/* Makes the plan, and finds the places of all buckets and tensors of an object. Buckets behind the
+   first one have none as long as there is no memory for them. Not inlined: plans are large. */
+GCOMP__NOINLINE void gcomp__plan_all(gcomp__plan *plan, gcomp__asked *of)
+{
+    size_t end = of->count, first; /* the bucket has tensors first .. end - 1 */
+    memset(plan, 0, sizeof *plan);
+    do {
+        const gcomp__plan before = *plan;
+        gcomp__bucket none, *b = &none;
+        if (of->gc && (!plan->buckets || of->gc->mem.others))
+            b = gcomp__bucket_at(of->gc, plan->buckets);
+        first = gcomp__bucket_first(of, end);
+        gcomp__plan_bucket(plan);
+        for (size_t i = first; i < end; i++) gcomp__plan_tensor(plan, of, i, first, end);
+        gcomp__plan_bucket_end(plan, &before, (size_t)of->desc->comm.world, b);
+        b->first = first;
+        b->end = end;
+        end = first;
+    } while (end);
+}
+
+/* The plan of an object, where it is not the one of now; also for functions that only ask, and take
+   a const gcomp *: nothing else of the object changes. */
+static void gcomp__know_places(const gcomp *gc)
+{
+    gcomp *const own = (gcomp *)(uintptr_t)gc;
+    gcomp__asked of;
+    if (gc->placed) return;
+    memset(&of, 0, sizeof of);
+    of.gc = own;
+    of.desc = &gc->desc;
+    of.count = gc->count;
+    gcomp__plan_all(&own->plan, &of);
+    own->alike.known = 0;
+    own->placed = 1;
+}
+
+/* ---------------- memory is reserved */
+
+/* Takes a room unless it is there, or empty; 0 without memory. */
+static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
+{
+    return room->at || !bytes || gcomp__room_take(&gc->memory, room, bytes);
+}
+
+/* Reserves the scratch of encoding with the floats in front of it, if it is not there; also for
+   users who never take a step and call gcomp_compress. Both parts or neither. */
+static gcomp_result gcomp__reserve_scratch(gcomp *gc)
+{
+    gcomp__know_places(gc);
+    const size_t bytes = gcomp__plus(gc->plan.floats, gc->plan.scratch);
+    const int had = gc->scratch.at != NULL;
+    if (gcomp__room_make(gc, &gc->scratch, bytes)) {
+        if (gcomp__room_make(gc, &gc->unpacked, gc->plan.unpacked)) return GCOMP_OK;
+        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
+    }
+    return gcomp__no_memory(gc, "no memory for the scratch of encoding");
+}
+
+/* Bytes of the last sum within a machine: gradients, then the first worker's word, byte by
+   float. */
+static size_t gcomp__machine_bytes(size_t elements, size_t tensors)
+{
+    return gcomp__times(gcomp__plus(elements, GCOMP__WORD + tensors), 4);
+}
+
+/* With desc.node: reserves the place where the gradients of the machine are added up. All workers
+   of the machine need it, the first one too. */
+static gcomp_result gcomp__reserve_floats(gcomp *gc)
+{
+    gcomp__know_places(gc);
+    if (!gc->node || gc->floats.at) return GCOMP_OK;
+    size_t bytes = gcomp__machine_bytes(gc->plan.elements, gc->count);
+    if (gcomp__room_take(&gc->memory, &gc->floats, bytes)) return GCOMP_OK;
+    return gcomp__no_memory(gc, "no memory for the sums of the machine");
+}
+
+/* Reserves scratch and arena: both or nothing.
+   Memory is not touched but for the sums: pages that no step uses cost nothing on most systems. */
+static gcomp_result gcomp__reserve(gcomp *gc)
+{
+    const size_t world = gc->world;
+    /* gcomp_compress took it before: then it stays */
+    const int had = gc->scratch.at || gc->unpacked.at;
+    GCOMP__TRY(gcomp__reserve_scratch(gc));
+    /* the first run only measures */
+    size_t bytes = gcomp__lay_out(&gc->mem, &gc->plan, world, NULL);
+    if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
+        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
+        if (!had) gcomp__room_give(&gc->memory, &gc->unpacked);
+        return gcomp__no_memory(gc, "no memory for the buffers of a step");
+    }
+    (void)gcomp__lay_out(&gc->mem, &gc->plan, world, gc->arena.at);
+    /* sums and local: kernels read whole lines of 16, also behind the last element */
+    uint8_t *sums = gc->mem.sums[0][GCOMP__SUM];
+    memset(sums, 0, (size_t)((uint8_t *)(void *)gc->mem.acc - sums));
+    memset(gc->mem.views + world, 0, sizeof *gc->mem.views);
+    /* counts are two rows for each bucket: bytes, then came */
+    for (size_t k = 0; k < gc->plan.buckets; k++) {
+        gcomp__bucket *b = gcomp__bucket_at(gc, k);
+        b->bytes = gc->mem.counts + 2 * world * k;
+        b->came = b->bytes + world;
+    }
+    gc->placed = 0; /* now there is memory for all buckets */
+    gcomp__know_places(gc);
+    return GCOMP_OK;
+}
+
+/* Reserves memory for steps, unless it is there. */
+static gcomp_result gcomp__make_room(gcomp *gc)
+{
+    return gc->arena.at ? GCOMP_OK : gcomp__reserve(gc);
+}
+
+/* Gives back what is reserved for steps: after a tensor was added, or when workers change. All
+   places become NULL; the next step, or gcomp_prepare, reserves again. */
+static void gcomp__drop_room(gcomp *gc)
+{
+    gcomp__room_give(&gc->memory, &gc->scratch);
+    gcomp__room_give(&gc->memory, &gc->unpacked);
+    gcomp__room_give(&gc->memory, &gc->arena);
+    gcomp__room_give(&gc->memory, &gc->floats);
+    memset(&gc->mem, 0, sizeof gc->mem);
+}
+
+/* Bytes of the frames, of their lengths, and of a sentence:
+     | frame to send | frame of worker 0 | ... | frame of worker w - 1 | w sizes | local_why |
+   They are reserved by gcomp_open: a step without other memory must still be able to say so. */
+static size_t gcomp__frames_bytes(size_t world)
+{
+    const size_t each = GCOMP__FRAME + sizeof(size_t);
+    return gcomp__plus(gcomp__times(world, each), GCOMP__FRAME + GCOMP__SENTENCE);
+}
+
+/* Reserves frames, zeroed; returns 0 without memory. */
+static int gcomp__make_frames(gcomp *gc)
+{
+    const size_t world = gc->world;
+    gc->frames_bytes = gcomp__frames_bytes(world);
+    gc->frames = (uint8_t *)gcomp__allocate(&gc->memory, gc->frames_bytes);
+    if (!gc->frames) return 0;
+    memset(gc->frames, 0, gc->frames_bytes);
+    gc->sizes = (size_t *)(void *)(gc->frames + (world + 1) * GCOMP__FRAME);
+    gc->local_why = (char *)(void *)(gc->sizes + world);
+    return 1;
 }
 
 /* Bytes of an object; of_node: of the one that sums within a machine. SIZE_MAX: desc or a tensor is
@@ -24000,23 +23998,12 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     const gcomp__set *set;
     gcomp__schedule schedule;
     gcomp__plan plan;
-    gcomp__bucket bucket;
-    gcomp__buffers mem;
     gcomp__asked of;
     gcomp_desc d = *desc;
     if (gcomp__resolve_desc(&d, &schedule, &set, &why) != GCOMP_OK) return SIZE_MAX;
     const size_t world = (size_t)d.comm.world;
-    memset(&plan, 0, sizeof plan);
     if (gcomp__ask(&of, &d, &schedule, tensors, count, of_node, &why) != GCOMP_OK) return SIZE_MAX;
-    size_t end = count, first; /* as gcomp__plan_largest goes */
-    do {
-        const gcomp__plan before = plan;
-        first = gcomp__asked_first(&of, end);
-        gcomp__plan_bucket(&plan);
-        for (size_t i = first; i < end; i++) gcomp__plan_tensor(&plan, &of, i, end);
-        gcomp__plan_bucket_end(&plan, &before, world, &bucket);
-        end = first;
-    } while (end);
+    gcomp__plan_all(&plan, &of);
     /* the object, frames, arrays of tensors, what tensors hold; then what steps need */
     size_t capacity = 16; /* of the array of tensors; it doubles */
     while (capacity < count) capacity *= 2;
@@ -24025,10 +24012,7 @@ static size_t gcomp__memory_of(const gcomp_desc *desc, const gcomp_tensor *tenso
     gcomp__grow(&total, plan.fixed);
     if (d.node.world > 1) gcomp__grow(&total, gcomp__machine_bytes(plan.elements, count));
     if (d.node.rank) return total; /* takes no steps of its own */
-    gcomp__grow(&total, gcomp__plus(plan.floats, plan.scratch));
-    gcomp__grow(&total, plan.unpacked);
-    gcomp__grow(&total, gcomp__lay_out(&mem, &plan, world, NULL));
-    return total;
+    return gcomp__plus(total, gcomp__step_bytes(&plan, world));
 }
 
 /* With desc.node two objects: the object, and the one that sums within its machine. */
@@ -24233,7 +24217,6 @@ GCOMP__NOINLINE void gcomp__leave_alone(gcomp *gc)
     (void)gcomp__slot_of(&plain, &entry, &gc->desc, &gc->schedule, &tensor, 0, &why);
     plain.name = slot->name;
     plain.codecs_digest = gcomp__crc_codec(gc, 0, &entry.codec);
-    gcomp__choose_mean(&plain, &gc->desc);
     slot->name = NULL;
     gcomp__slot_release(gc, slot);
     *slot = plain;
@@ -24433,59 +24416,6 @@ GCOMP_API gcomp_result gcomp_stats(const gcomp *gc, gcomp_statistics *stats)
 GCOMP_API uint64_t gcomp_step_number(const gcomp *gc) { return gc ? gc->step : 0; }
 GCOMP_API const char *gcomp_error(const gcomp *gc) { return gc ? gc->error : "gc is NULL"; }
 
-/* A round of a tensor, in the words of the API.
-     GATHER   allgather of at most `bound` bytes       sums     allreduce of sum_count elements
-     SHARE    alltoall of all shards                   MAX      allreduce_max of floats
-   In the two-shot form the second shot is as long as the first. The sums of sparse payloads are at
-   most the floats of a range, see gcomp__mean_bound. With SCATTER neither is sent. Counts of sums
-   are sent in the same round. */
-static gcomp_round gcomp__round_of(const gcomp__slot *slot, int round, const gcomp_desc *desc)
-{
-    const size_t world = (size_t)desc->comm.world;
-    const unsigned kind = slot->use.rounds[round];
-    gcomp_round r;
-    r.dtype = GCOMP_U8; /* bytes of a payload, unless the round sums numbers */
-    r.bytes = 0;
-    r.varies = 0;
-    if (kind == GCOMP__NO_ROUND) {
-        r.kind = GCOMP_WAIT;
-    } else if (kind == GCOMP__GATHER) {
-        r.kind = GCOMP_ALLGATHER;
-        r.bytes = slot->use.bound -
-                  (slot->at.offset && !slot->at.listed ? GCOMP__HEADER - 4 : 0);
-    } else if (kind == GCOMP__SHARE) {
-        r.kind = GCOMP_ALLTOALL;
-        r.varies = slot->use.varies;
-        r.bytes = gcomp__shards_bound(slot) - gcomp__shared_header(slot);
-    } else {
-        r.kind = kind == GCOMP__MAX ? GCOMP_ALLREDUCE_MAX : GCOMP_ALLREDUCE;
-        r.dtype = gcomp__kind_dtype(kind);
-        r.bytes = gcomp__times(gcomp__sum_count(slot, round), gcomp__kind_bytes(kind));
-    }
-    r.sent = gcomp__network_bytes(r.kind, r.bytes, world);
-    if (r.kind == GCOMP_ALLTOALL) {
-        const size_t mean = gcomp__mean_bound(slot, desc); /* it shares the same headers */
-        r.sent = gcomp__plus(
-            gcomp__tally_bytes(slot, world),
-            gcomp__ranges_bytes(r.bytes, mean ? mean - gcomp__shared_header(slot) : 0, world));
-    }
-    return r;
-}
-
-/* The codec and the rounds of tensor i, of a bucket that ends at `end`. Not inlined: its frame is
-   large. */
-GCOMP__NOINLINE void gcomp__tell_tensor(gcomp__asked *of, size_t i, size_t end, gcomp_codec *codec,
-                                        gcomp_round *rounds)
-{
-    gcomp__entry entries[GCOMP__ENTRIES];
-    gcomp__slot slot;
-    gcomp__asked_place(of, i, end, &slot, entries);
-    gcomp__choose_mean(&slot, of->desc);
-    if (codec) *codec = slot.at.as_none ? gcomp__none_codec() : slot.use.codec;
-    for (int round = 0; round < GCOMP_ROUNDS && rounds; round++)
-        rounds[round] = gcomp__round_of(&slot, round, of->desc);
-}
-
 /* Slots are made on the stack, one after the other, as gcomp_add_tensor would make them, and
    asked. */
 GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *tensors,
@@ -24494,6 +24424,7 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     gcomp__text why = gcomp__text_in(desc ? desc->why : NULL, desc ? desc->why_capacity : 0);
     gcomp__schedule schedule;
     const gcomp__set *set;
+    gcomp__plan plan; /* not needed */
     gcomp__asked of;
     if (!desc) return GCOMP_INVALID_ARGUMENT;
     if (!tensors && count) return gcomp__say(&why, "tensors is NULL"), GCOMP_INVALID_ARGUMENT;
@@ -24501,12 +24432,9 @@ GCOMP_API gcomp_result gcomp_rounds(const gcomp_desc *desc, const gcomp_tensor *
     GCOMP__TRY(gcomp__resolve_desc(&d, &schedule, &set, &why));
     GCOMP__TRY(gcomp__ask(&of, &d, &schedule, tensors, count, 0, &why));
     /* all is valid: outputs are unchanged on error */
-    for (size_t end = count, first; end; end = first) {
-        first = gcomp__asked_first(&of, end);
-        for (size_t i = first; i < end; i++)
-            gcomp__tell_tensor(&of, i, end, codecs ? codecs + i : NULL,
-                               rounds ? rounds + GCOMP_ROUNDS * i : NULL);
-    }
+    of.codecs = codecs;
+    of.rounds = rounds;
+    gcomp__plan_all(&plan, &of);
     return GCOMP_OK;
 }
 
@@ -24623,19 +24551,15 @@ static void gcomp__say_hints(const gcomp *gc, gcomp__text *t)
 {
     const int may = !gc->desc.comm.alltoallv && gc->desc.aggregate == GCOMP_AGGREGATE_AUTO;
     size_t wide = 0, saved = 0;
-    gcomp_desc gathers = gc->desc;
-    gathers.aggregate = GCOMP_AGGREGATE_GATHER;
-    for (size_t i = 0; i < gc->count; i++) {
-        gcomp__slot slot = gc->tensors[i];
-        const int none = slot.at.as_none, halves = gcomp__sums_halves(&slot);
-        wide += slot.dtype != GCOMP_F32 && !none && gcomp__is_none(&slot.use.codec);
-        if (!may || halves) continue; /* a sum of halves is as short as ranges */
-        if (slot.at.applied && !gcomp__may_sum(&gc->desc)) continue; /* ranges need counts */
-        gcomp__choose_mean(&slot, &gathers);
-        if (!gcomp__fits_ranges(&gc->desc, &slot)) continue;
-        const size_t now = none ? gcomp__received_by_sum(&gc->desc, &slot)
-                                : gcomp__received_by_gather(&gc->desc, &slot);
-        const size_t then = gcomp__received_by_ranges(&gc->desc, &slot);
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        const int none = slot->at.as_none;
+        wide += slot->dtype != GCOMP_F32 && !none && gcomp__is_none(&slot->use.codec);
+        /* a sum of halves is as short as ranges, and a part of the sums needs counts */
+        if (!may || gcomp__sums_halves(slot) || !gcomp__fits_ranges(&gc->desc, slot) ||
+            (slot->at.applied && !gcomp__may_sum(&gc->desc))) continue;
+        const size_t now = none ? gcomp__received_by_sum(&gc->desc, slot)
+                                : gcomp__received_by_gather(&gc->desc, slot);
+        const size_t then = gcomp__received_by_ranges(&gc->desc, slot);
         if (then < now) gcomp__grow(&saved, now - then);
     }
     if (wide)
@@ -24756,20 +24680,19 @@ static void gcomp__switch(gcomp__slot *slot, size_t to)
         }
     }
     slot->kept.entry = slot->now.next = to;
-    gcomp__use_entry(slot, entry);
+    slot->use = *entry; /* a copy: every step reads these fields */
 }
 
-/* All tensors go to their next entries, and take other places in the buffers.
-   Buffers are large enough for every entry of every list: nothing is allocated. */
+/* All tensors go to their next entries. They have room for every entry of their lists. */
 static void gcomp__switch_all(gcomp *gc)
 {
     for (gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         if (slot->now.next == slot->kept.entry) continue;
         gcomp__switch(slot, slot->now.next);
+        gcomp__choose_mean(slot, &gc->desc);
         gc->stats.switches++;
     }
-    gcomp__know_places(gc);
-    gcomp__place_all(gc);
+    gc->alike.known = 0;
 }
 
 /* The schedule goes on with what all workers know, and forgets what rank 0 has measured.
@@ -24869,8 +24792,8 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     call.set = gc->set;
     call.kernels = method->kernels[gc->set->isa];
     /* behind the floats, see gcomp__needs_floats */
-    call.scratch = made ? gc->scratch.at + gc->largest.floats : NULL;
-    call.scratch_bytes = made ? gc->scratch.bytes - gc->largest.floats : 0;
+    call.scratch = made ? gc->scratch.at + gc->plan.floats : NULL;
+    call.scratch_bytes = made ? gc->scratch.bytes - gc->plan.floats : 0;
     call.parallel = gc->desc.parallel;
     call.agreed = call.first = NULL;
     call.factor = 0;
@@ -25583,7 +25506,7 @@ static void gcomp__pack_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
     gcomp__joint j = {gc, gc->mem.packed, NULL, 0};
-    size_t stays = 0; /* bytes of the own shards, which are added as they are */
+    size_t stays = 0; /* bytes of the own shards, which are added as they are; of fixed lengths */
     int inside = 0;   /* 1: another one of the same bundle stands before */
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
@@ -25594,7 +25517,9 @@ static void gcomp__pack_shards(gcomp *gc)
             if (!n) continue;
             if (w == gc->me && slot->at.adds_own) {
                 const size_t lead = GCOMP__HEADER + slot->use.method->payload->lead;
-                stays += slot->at.stays - (inside ? lead : 0); /* as gcomp__join does */
+                if (gc->fixed) /* as gcomp__join does */
+                    stays += gcomp__length_of(slot->use.method, &slot->use.codec, n) +
+                             GCOMP__HEADER - (inside ? lead : 0);
                 inside = gcomp__is_followed(gc, slot, w);
                 continue;
             }
@@ -26458,7 +26383,7 @@ static void gcomp__put_frame(gcomp *gc)
         if (slot->at.listed && !slot->at.offset && gcomp__may_encode(gc))
             gcomp__write_list(gc, slot);
         if (!slot->now.grad) continue;
-        if (slot->use.bound && !slot->at.listed) {
+        if (slot->at.bound && !slot->at.listed) {
             slot->now.elements = slot->n;
             slot->now.sent = slot->at.send;
             slot->now.followed = slot->at.next && gcomp__is_followed(gc, slot, GCOMP__WHOLE_BUNDLE);
@@ -26475,7 +26400,7 @@ static void gcomp__put_frame(gcomp *gc)
             slot->now.tally = b->tally;
             b->tally += gcomp__tally_floats(slot);
         }
-        for (int round = 0; round < 3; round++) b->kinds[round] |= 1u << slot->use.rounds[round];
+        for (int round = 0; round < 3; round++) b->kinds[round] |= 1u << slot->at.rounds[round];
     }
     for (int round = 0; round < 3; round++)
         if (b->kinds[round] >> GCOMP__GATHER & 1) gc->gather_round = round;
@@ -26654,7 +26579,7 @@ static gcomp_result gcomp__judge_frames(gcomp *gc)
         /* an entry that exists; without a tensor that has a list there is no room for entries */
         if (decision && (w || gc->current || gc->schedule.rule < 0 ||
                          (gcomp__by_tensor(gc)
-                              ? decision != GCOMP__BY_TENSOR || !gc->largest.choosing
+                              ? decision != GCOMP__BY_TENSOR || !gc->plan.choosing
                               : decision > gc->schedule.entries)))
             return gcomp__disagree(gc, GCOMP_MISMATCH, w,
                                    " decides on codecs that are not in the lists of");
@@ -26947,8 +26872,8 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
         slot->now.grad = NULL;
         slot->now.mean = NULL;
         for (int round = 0; round < 3; round++) {
-            size_t *count = &sums[round][slot->use.rounds[round]];
-            if (slot->use.rounds[round] < GCOMP__SUM) continue;
+            size_t *count = &sums[round][slot->at.rounds[round]];
+            if (slot->at.rounds[round] < GCOMP__SUM) continue;
             slot->now.sum_at[round] = *count;
             slot->now.sum_count[round] =
                 slot->stack * (slot->at.method->sums->sum_count)(&slot->use.codec, slot->rows,
@@ -26976,7 +26901,7 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
 /* A tensor's place in the sums of a round; NULL if the round has no sums. */
 static float *gcomp__sum_of_slot(const gcomp *gc, const gcomp__slot *slot, int round)
 {
-    unsigned kind = slot->use.rounds[round]; /* sums of each kind have a buffer of their own */
+    unsigned kind = slot->at.rounds[round]; /* sums of each kind have a buffer of their own */
     if (kind < GCOMP__SUM) return NULL;
     return (float *)(void *)(gc->mem.sums[round][kind] +
                              slot->now.sum_at[round] * gcomp__kind_bytes(kind));
@@ -26994,7 +26919,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, gcomp__slot *slot)
     work.codec = &slot->use.codec;
     work.in = gcomp__source_in(slot, slot->now.grad);
     if (slot->use.draws && /* in a commit those of sums alone */
-        (gc->phase < GCOMP__READY || (!slot->use.bound && !slot->at.own_bytes)))
+        (gc->phase < GCOMP__READY || (!slot->at.bound && !slot->at.own_bytes)))
         work.in.key = gcomp__key_in(gc, slot->use.method->payload->lead ? gc->tensors : slot,
                                     slot->use.method->sums->one_key ? 0 : gc->step);
     work.in.dtype = gc->desc.node.world == 1 ? slot->dtype : GCOMP_F32;
@@ -27004,7 +26929,7 @@ static gcomp__work gcomp__work_of(const gcomp *gc, gcomp__slot *slot)
     work.stack = slot->stack;
     work.n = slot->n;
     /* of all tensors: methods choose by it whether caches help */
-    work.together = gc->largest.elements;
+    work.together = gc->plan.elements;
     work.part = 1.0f / (float)gc->desc.comm.world; /* of what a worker brings to a sum */
     work.world = gc->world;
     work.epoch = gc->epoch;
@@ -27051,7 +26976,7 @@ static gcomp_result gcomp__encode_payload(gcomp *gc, gcomp__slot *slot, gcomp__w
     work->call.agreed = work->sums[0]; /* NULL, or what round 0 has found */
     work->call.work = work;
     return gcomp__encode_as(&work->call, &slot->use.codec, &work->in, slot->n, to,
-                            by_ranges ? slot->at.own_bytes : slot->use.bound, &slot->now.length);
+                            by_ranges ? slot->at.own_bytes : slot->at.bound, &slot->now.length);
 }
 
 /* Encodes a gradient: its payload, its shards, or what it brings to the first sum. Not inlined: its
@@ -27069,13 +26994,13 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_slot(gcomp *gc, gcomp__slot *slot)
         slot->now.p_squares = gcomp__measure_p(gc, &work.in, slot->n);
     if (slot->at.two_shot) {
         GCOMP__TRY(gcomp__encode_ranges(gc, slot, &work));
-    } else if (slot->use.rounds[0] == GCOMP__GATHER || slot->use.rounds[0] == GCOMP__SHARE) {
+    } else if (slot->at.rounds[0] == GCOMP__GATHER || slot->at.rounds[0] == GCOMP__SHARE) {
         if (slot->at.listed) GCOMP__TRY(gcomp__choose_listed(gc, slot, &work));
         else if (!slot->at.own_bytes || !slot->at.applied)
             GCOMP__TRY(gcomp__encode_payload(gc, slot, &work));
     } else {
         /* the frame tells it: a later round makes the payload */
-        slot->now.length = slot->use.bound;
+        slot->now.length = slot->at.bound;
         GCOMP__TRY((slot->at.method->sums->make)(&work, 0));
     }
     /* encoding with momentum left p at the start of the scratch */
@@ -27146,7 +27071,7 @@ static void gcomp__close_gaps(gcomp *gc)
     memset(gaps, 0, sizeof gaps);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         for (int round = 0; round < 3; round++) {
-            const unsigned kind = slot->use.rounds[round];
+            const unsigned kind = slot->at.rounds[round];
             const void *const from = gcomp__sum_of_slot(gc, slot, round);
             if (kind < GCOMP__SUM) continue;
             if (!slot->now.grad) gaps[round][kind] += slot->now.sum_count[round];
@@ -27167,7 +27092,7 @@ static size_t gcomp__round_sums(gcomp *gc, unsigned kind, void **sums)
     size_t count = 0;
     if (gc->round > 2 || !(b->kinds[gc->round] >> kind & 1)) return 0;
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
-        if (!slot->now.grad || slot->use.rounds[gc->round] != kind) continue;
+        if (!slot->now.grad || slot->at.rounds[gc->round] != kind) continue;
         /* those of one kind lie one behind the other */
         if (!count) *sums = gcomp__sum_of_slot(gc, slot, gc->round);
         count += slot->now.sum_count[gc->round];
@@ -27338,7 +27263,7 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
 {
     gcomp__work work = gcomp__work_of(gc, slot);
     gcomp_result result = GCOMP_OK;
-    if (slot->use.rounds[gc->round] != GCOMP__GATHER) {
+    if (slot->at.rounds[gc->round] != GCOMP__GATHER) {
         result = (slot->at.method->sums->make)(&work, gc->round);
     } else {
         memset(gc->mem.send + slot->at.send, 0, GCOMP__HEADER); /* after an error all refuse this */
@@ -27395,7 +27320,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
     int more = gc->round < gc->stages;
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end && gc->round < 3;
          slot++) {
-        if (!slot->now.grad || slot->use.rounds[gc->round] == GCOMP__NO_ROUND) continue;
+        if (!slot->now.grad || slot->at.rounds[gc->round] == GCOMP__NO_ROUND) continue;
         more = 1;
         gcomp__make_next(gc, slot);
     }
@@ -27671,7 +27596,7 @@ static void gcomp__make_means(gcomp *gc)
     gcomp__read_from(gc, gc->mem.gathered, b->recv, b->stride, b->bytes, 1);
     for (gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         const gcomp__call call = gcomp__call_in(gc, slot->use.method); /* without work: no state */
-        if (!slot->now.grad || !slot->use.bound) continue;
+        if (!slot->now.grad || !slot->at.bound) continue;
         slot->now.mean = gc->mem.means + slot->at.mean;
         gcomp__sink sink = gcomp__sink_to(
             GCOMP__COMMIT, gcomp__output_in(slot->now.mean, GCOMP_F32), slot->n);
@@ -27869,7 +27794,7 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
     if (made) work.y = gcomp__output_in(made, GCOMP_F32);
     if (slot->kept.epoch_sum && gcomp__adds_up(gc, gc->epoch)) gcomp__add_up(slot, &work);
     if (slot->at.two_shot) gcomp__commit_ranges(gc, slot, &work);
-    else if (slot->use.bound || slot->at.own_bytes) {
+    else if (slot->at.bound || slot->at.own_bytes) {
         const int by_ranges = slot->at.own_bytes != 0;
         gcomp__sink sink = gcomp__sink_of(&work);
         gcomp__view alone, *const own = slot->at.listed ? gc->mem.views : &alone; /* own payload */
@@ -27990,28 +27915,6 @@ GCOMP_API gcomp_result gcomp_step_abort(gcomp *gc)
      transport             | bucket 0    | bucket 1   | bucket 2 |
    ---------------------------------------------------------------------------------------------- */
 
-/* Does a tensor need comm.alltoallv (ranges), or comm.allreduce, with any codec of its list? Asked
-   before a step, so that a missing callback is told before a schedule needs it. The largest can be
-   gathered instead. */
-static int gcomp__may_need(const gcomp *gc, const gcomp__slot *slot, int ranges)
-{
-    for (size_t e = 0; e < slot->entry_count; e++) {
-        gcomp__slot tried;
-        const gcomp__slot *asked = slot;
-        if (slot->entries) { /* a copy: the tensor stays with its codec */
-            tried = *slot;
-            gcomp__use_entry(&tried, slot->entries + e);
-            gcomp__choose_mean(&tried, &gc->desc);
-            asked = &tried;
-        }
-        if (asked->at.own_bytes && (ranges || asked->at.applied)) return 1;
-        for (int round = 0; round < 3 && !ranges; round++)
-            if (asked->use.rounds[round] >= GCOMP__SUM && asked->use.rounds[round] != GCOMP__MAX)
-                return 1;
-    }
-    return 0;
-}
-
 /* Without an allgather no worker can tell another anything. This is the one error that a frame
    cannot tell: it is returned at once. */
 static gcomp_result gcomp__need_frames(gcomp *gc)
@@ -28022,21 +27925,21 @@ static gcomp_result gcomp__need_frames(gcomp *gc)
                        "comm.allgather is NULL: every step gathers frames");
 }
 
-/* Fails if a codec needs a collective for which there is no callback.
-   Lists are asked through: a codec that the schedule may choose later counts too. */
+/* Fails if a codec needs a collective for which there is no callback. A codec that the schedule may
+   choose later counts too: it is told before a step needs it. */
 static gcomp_result gcomp__need_callbacks(gcomp *gc)
 {
     const gcomp_comm *comm = &gc->desc.comm;
     if (comm->world == 1 || comm->start) return GCOMP_OK;
-    for (size_t i = 0; i < gc->count && !comm->alltoallv; i++)
-        if (gcomp__may_need(gc, gc->tensors + i, 1))
-            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
+    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
+        if (!comm->alltoallv && slot->at.needs & GCOMP__NEEDS_ALLTOALLV)
+            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
                                       "comm.alltoallv is NULL, but desc.aggregate is "
                                       "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
-    for (size_t i = 0; i < gc->count && !comm->allreduce; i++)
-        if (gcomp__may_need(gc, gc->tensors + i, 0))
-            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, gc->tensors[i].name,
+        if (!comm->allreduce && slot->at.needs & GCOMP__NEEDS_ALLREDUCE)
+            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
                                       "comm.allreduce is NULL, but its codec exchanges sums");
+    }
     return GCOMP_OK;
 }
 
@@ -29436,7 +29339,7 @@ static void gcomp__drop_other(gcomp *gone, const gcomp *stays, gcomp__memory *me
      1 check comm, node, and every codec against the new number of workers
      2 plan, and allocate frames, node, scratch, arena and what tensors hold
      3 give back the old ones; from here on nothing can fail
-     4 find the places of tensors again, and scale residuals to the new number of workers
+     4 scale residuals to the new number of workers
    Without node the workers change, or with desc.node the machines; with it both, the workers of
    this machine and the machines. */
 GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gcomp_comm *node)
@@ -29463,13 +29366,15 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
     memset(&next.unpacked, 0, sizeof next.unpacked);
     memset(&next.mem, 0, sizeof next.mem);
     if (next.desc.node.world == 1) memset(&next.floats, 0, sizeof next.floats);
-    /* by the new number of workers; nothing of gc is changed yet */
-    gcomp__plan_largest(&next);
+    /* by the new number of workers; of gc only the places of tensors change */
+    next.placed = 0;
+    gcomp__know_places(&next);
     if (!gcomp__make_ready(&next, gc, node)) {
         /* gives back what was taken for the new place */
         (void)gcomp__hold(&next, &gc->desc, 1);
         gcomp__drop_other(&next, gc, &next.memory);
-        gc->placed = 0; /* tensors have bundles of the new place */
+        gc->placed = 0; /* tensors have the places of the new workers */
+        gcomp__know_places(gc);
         gc->memory.misaligned = next.memory.misaligned;
         return gcomp__no_memory(gc, "no memory for the frames and buffers of these workers");
     }
@@ -29479,9 +29384,6 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
     if (gc->desc.node.rank && !next.desc.node.rank) next.needs_state = gc->started || gc->step;
     *gc = next;
     gc->tried = 0; /* it is another transport */
-    for (size_t i = 0; i < gc->count; i++)
-        gc->tensors[i].now.next = gc->tensors[i].kept.entry;
-    gcomp__switch_all(gc); /* tensors take their places for these workers */
     if (leads != led)
         gcomp__begin_pace(gc, gc->pace.entry, gc->pace.begun, gc->pace.epoch, gc->pace.rate);
     gcomp__scale_own(gc, gc->world, before);
