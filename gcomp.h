@@ -21098,19 +21098,14 @@ static gcomp_result gcomp__encode_as(const gcomp__call *call, const gcomp_codec 
                                      size_t capacity, size_t *length)
 {
     const gcomp__method *m = gcomp__method_of(codec->method);
-    const void *const kernels = m->kernels[call->set->isa];
-    gcomp__call with; /* a copy, with the kernels of this method, where it has others */
+    gcomp__call with = *call;
     size_t bytes = 0;
+    with.kernels = m->kernels[call->set->isa];
     if (!m->payload->encode || (m->flags & GCOMP__MOMENTUM && !call->work))
         return GCOMP_NEEDS_ROUNDS;
     if (capacity < GCOMP__HEADER) return GCOMP_DST_TOO_SMALL;
-    if (call->kernels != kernels) {
-        with = *call;
-        with.kernels = kernels;
-        call = &with;
-    }
     uint64_t mode = gcomp__fp_enter();
-    gcomp_result result = (m->payload->encode)(call, codec, in, n, payload + GCOMP__HEADER,
+    gcomp_result result = (m->payload->encode)(&with, codec, in, n, payload + GCOMP__HEADER,
                                                capacity - GCOMP__HEADER, &bytes);
     const int refused = result == GCOMP_NOT_FINITE;
     if (result == GCOMP_OK || refused) {
@@ -21366,15 +21361,10 @@ GCOMP_API gcomp_result gcomp_peek(const void *payload, size_t length, gcomp_info
 static void gcomp__decode_with(const gcomp__call *call, const gcomp__sink *sink)
 {
     const gcomp__view *any = sink->count ? sink->views : sink->own; /* all are of its method */
-    const void *const kernels = any ? any->method->kernels[call->set->isa] : NULL;
-    gcomp__call with;
+    gcomp__call with = *call;
     if (!sink->n) return;
-    if (call->kernels != kernels) {
-        with = *call;
-        with.kernels = kernels;
-        call = &with;
-    }
-    (any->method->payload->decode)(call, sink);
+    with.kernels = any->method->kernels[call->set->isa];
+    (any->method->payload->decode)(&with, sink);
 }
 
 /* Can a sink write a payload to halves without floats beside? If it is the only one: any block
@@ -21919,7 +21909,8 @@ typedef struct gcomp__places {
     size_t list, before_k; /* elements: its own in mem.index; that tensors in front send, at most */
     size_t offset, together; /* elements of its bundle: in front of it, and of all */
     size_t each;           /* elements of a range of the bundle, but for the last ranges */
-    size_t owner, last_owner; /* the workers whose ranges have its first and its last element */
+    size_t last_owner;     /* the worker whose range has its last element */
+    size_t stays;          /* bytes of a payload of the own portion, not sent; 0: they vary */
 } gcomp__places;
 
 /* Elements of a tensor: what a range of its bundle has of it, see gcomp__portion_of. */
@@ -22133,7 +22124,6 @@ struct gcomp {
     gcomp__plan plan;    /* sizes to reserve: each tensor with the codec that needs most */
     int placed;          /* 1: `plan`, and the places of tensors, are those of now */
     gcomp__room scratch, arena; /* empty: not reserved yet */
-    gcomp__room unpacked;       /* a small residual as floats; reserved with the scratch */
     gcomp__room floats;  /* desc.node: gradients of the machine, then what its first worker says */
     gcomp__buffers mem;  /* places in the arena */
     int tried;           /* 1: the transport of now has shown in a step that it adds */
@@ -22267,13 +22257,19 @@ static gcomp_result gcomp__need_step(gcomp *gc)
 
 /* ---------------- digests, which workers compare, and saves hold */
 
+/* Continues a CRC-32C over n bytes. */
+static uint32_t gcomp__crc(const gcomp *gc, uint32_t crc, const void *bytes, size_t n)
+{
+    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)bytes, n);
+}
+
 /* Continues a CRC-32C over the 8 bytes of a number, little-endian. Digests of all kinds are chains
    of this: crc = 0, then each number in turn. */
 static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
 {
     uint8_t b[8];
     gcomp__put64(b, v);
-    return (gcomp__common(gc->set)->crc)(crc, b, 8);
+    return gcomp__crc(gc, crc, b, 8);
 }
 
 /* Continues a CRC-32C over floats as little-endian words, also where the machine's words are
@@ -22285,11 +22281,11 @@ static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y,
     for (size_t i = 0; i < n; i += 256) {
         const size_t count = gcomp__min(256, n - i);
         for (size_t j = 0; j < count; j++) gcomp__put32(part + 4 * j, gcomp__bits(y[i + j]));
-        crc = (gcomp__common(gc->set)->crc)(crc, part, 4 * count);
+        crc = gcomp__crc(gc, crc, part, 4 * count);
     }
     return crc;
 #else
-    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)y, 4 * n);
+    return gcomp__crc(gc, crc, y, 4 * n);
 #endif
 }
 
@@ -22900,7 +22896,7 @@ static size_t gcomp__longest_portion(const gcomp__slot *slot)
 static size_t gcomp__over_portions(const gcomp__slot *slot,
                                  size_t (*of)(const gcomp__slot *slot, size_t n))
 {
-    const size_t first = slot->at.owner, last = slot->at.last_owner;
+    const size_t first = slot->at.offset / slot->at.each, last = slot->at.last_owner;
     size_t sum = 0;
     if (GCOMP__HAS_ROWS && slot->use.row) {
         for (size_t w = first; w <= last; w++) {
@@ -23066,7 +23062,7 @@ static size_t gcomp__ranges_bound(const gcomp__slot *slot, size_t count, size_t 
 /* In how many ranges a tensor has elements. */
 static size_t gcomp__portions(const gcomp__slot *slot)
 {
-    return slot->at.last_owner - slot->at.owner + 1;
+    return slot->at.last_owner - slot->at.offset / slot->at.each + 1;
 }
 
 /* Bytes of a shard of a portion, at most. */
@@ -23293,14 +23289,14 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     at->method = slot->use.method;
     at->world = world;
     at->each = gcomp__round_up(gcomp__ceil_div(at->together, world), GCOMP__RANGE_UNIT);
-    at->owner = at->offset / at->each;
+    at->stays = 0;
     at->last_owner = (at->offset + slot->n - 1) / at->each;
     at->k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
     at->applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
     gcomp__slot bundle = *slot; /* as if it were one tensor: for all of its tensors alike */
     if (at->together != slot->n) {
         bundle.n = at->together;
-        bundle.at.offset = bundle.at.owner = 0;
+        bundle.at.offset = 0;
         bundle.at.last_owner = (bundle.n - 1) / bundle.at.each;
         bundle.use.bound = gcomp__portion_bound(slot, bundle.n);
         bundle.at.k = selector ? (selector->most)(&slot->use.codec, bundle.n) : 0;
@@ -23312,6 +23308,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         memcpy(at->rounds, at->method->sums->rounds, sizeof at->rounds);
         at->bound = 0;
     } else if (gcomp__wants_ranges(desc, &bundle)) {
+        const size_t mine = gcomp__portion_of(slot, (size_t)desc->comm.rank).n;
         at->rounds[0] = GCOMP__SHARE;
         /* sparse: one payload, that is cut; or the shards; else a payload for each range */
         at->own_bytes = selector && !at->applied ? at->bound : gcomp__shards_bound(slot);
@@ -23320,6 +23317,8 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         at->scattered = gcomp__scatters(desc);
         /* where the mean is a vote, an owner adds a sign of its own too */
         at->adds_own = !selector && !slot->use.method->payload->votes;
+        if (at->adds_own && mine && !slot->use.varies)
+            at->stays = GCOMP__HEADER + gcomp__length_of(at->method, &slot->use.codec, mine);
     } else if (gcomp__wants_sum(desc, &bundle)) {
         at->rounds[0] = at->method->sums->halves == GCOMP_F16 ? GCOMP__SUM_F16 : GCOMP__SUM_BF16;
         at->bound = 0;
@@ -23342,7 +23341,7 @@ static void gcomp__fill_ranges(gcomp__plan *plan, const gcomp__slot *slot, int s
         plan->before[1] = plan->sum;
         plan->range = SIZE_MAX;
     }
-    for (size_t w = slot->at.owner; w <= last; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= last; w++) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         if (portion.n != n) {
             n = portion.n;
@@ -23513,8 +23512,8 @@ static void gcomp__plan_bucket_end(gcomp__plan *plan, const gcomp__plan *before,
    An object reserves memory for steps three times:
      frames     by gcomp_open, so that a step without other memory can still tell its error
      scratch    for the encoder at work: all tensors share it. In front of it floats, for the mean
-                of a half-precision tensor whose method cannot write halves. Beside it, if a method
-                needs floats where residuals are small: the residual of the tensor at work
+                of a half-precision tensor whose method cannot write halves, and, if a method
+                needs floats where residuals are small, for the residual of the tensor at work
      arena      one allocation with all other buffers
    The arena, from its first byte on. Each place is a multiple of 64 bytes. W: number of workers.
      send       payloads of this worker, bucket after bucket
@@ -23879,23 +23878,16 @@ static void gcomp__know_places(const gcomp *gc)
 
 /* ---------------- memory is reserved */
 
-/* Takes a room unless it is there, or empty; 0 without memory. */
-static int gcomp__room_make(gcomp *gc, gcomp__room *room, size_t bytes)
-{
-    return room->at || !bytes || gcomp__room_take(&gc->memory, room, bytes);
-}
-
-/* Reserves the scratch of encoding with the floats in front of it, if it is not there; also for
-   users who never take a step and call gcomp_compress. Both parts or neither. */
+/* Reserves the scratch of encoding, if it is not there; also for users who never take a step, and
+   call gcomp_compress.
+     | floats, for codecs with entry.floats | a small residual as floats | scratch | */
 static gcomp_result gcomp__reserve_scratch(gcomp *gc)
 {
     gcomp__know_places(gc);
-    const size_t bytes = gcomp__plus(gc->plan.floats, gc->plan.scratch);
-    const int had = gc->scratch.at != NULL;
-    if (gcomp__room_make(gc, &gc->scratch, bytes)) {
-        if (gcomp__room_make(gc, &gc->unpacked, gc->plan.unpacked)) return GCOMP_OK;
-        if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
-    }
+    const size_t floats = gcomp__plus(gc->plan.floats, gc->plan.unpacked);
+    const size_t bytes = gcomp__plus(floats, gc->plan.scratch);
+    if (gc->scratch.at || !bytes || gcomp__room_take(&gc->memory, &gc->scratch, bytes))
+        return GCOMP_OK;
     return gcomp__no_memory(gc, "no memory for the scratch of encoding");
 }
 
@@ -23917,19 +23909,19 @@ static gcomp_result gcomp__reserve_floats(gcomp *gc)
     return gcomp__no_memory(gc, "no memory for the sums of the machine");
 }
 
-/* Reserves scratch and arena: both or nothing.
+/* Reserves scratch and arena, unless they are there: both or nothing.
    Memory is not touched but for the sums: pages that no step uses cost nothing on most systems. */
 static gcomp_result gcomp__reserve(gcomp *gc)
 {
     const size_t world = gc->world;
     /* gcomp_compress took it before: then it stays */
-    const int had = gc->scratch.at || gc->unpacked.at;
+    const int had = gc->scratch.at != NULL;
+    if (gc->arena.at) return GCOMP_OK;
     GCOMP__TRY(gcomp__reserve_scratch(gc));
     /* the first run only measures */
     size_t bytes = gcomp__lay_out(&gc->mem, &gc->plan, world, NULL);
     if (!gcomp__room_take(&gc->memory, &gc->arena, bytes)) {
         if (!had) gcomp__room_give(&gc->memory, &gc->scratch);
-        if (!had) gcomp__room_give(&gc->memory, &gc->unpacked);
         return gcomp__no_memory(gc, "no memory for the buffers of a step");
     }
     (void)gcomp__lay_out(&gc->mem, &gc->plan, world, gc->arena.at);
@@ -23948,18 +23940,11 @@ static gcomp_result gcomp__reserve(gcomp *gc)
     return GCOMP_OK;
 }
 
-/* Reserves memory for steps, unless it is there. */
-static gcomp_result gcomp__make_room(gcomp *gc)
-{
-    return gc->arena.at ? GCOMP_OK : gcomp__reserve(gc);
-}
-
 /* Gives back what is reserved for steps: after a tensor was added, or when workers change. All
    places become NULL; the next step, or gcomp_prepare, reserves again. */
 static void gcomp__drop_room(gcomp *gc)
 {
     gcomp__room_give(&gc->memory, &gc->scratch);
-    gcomp__room_give(&gc->memory, &gc->unpacked);
     gcomp__room_give(&gc->memory, &gc->arena);
     gcomp__room_give(&gc->memory, &gc->floats);
     memset(&gc->mem, 0, sizeof gc->mem);
@@ -24186,8 +24171,7 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 {
     char text[256];
     size_t length = gcomp_codec_format(codec, text, sizeof text);
-    return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)text,
-                                         gcomp__min(length, sizeof text - 1));
+    return gcomp__crc(gc, crc, text, gcomp__min(length, sizeof text - 1));
 }
 
 /* Takes back the tensor that was added last: of gc->node, where the object itself has no memory for
@@ -24642,9 +24626,9 @@ GCOMP_API gcomp_result gcomp_prepare(gcomp *gc)
 {
     GCOMP__TRY(gcomp__enter_idle(gc));
     GCOMP__TRY(gcomp__reserve_floats(gc));
-    gcomp_result result = gc->node ? gcomp__make_room(gc->node) : GCOMP_OK;
+    gcomp_result result = gc->node ? gcomp__reserve(gc->node) : GCOMP_OK;
     if (result != GCOMP_OK) return gcomp__fail(gc, result, gc->node->error);
-    return gc->desc.node.rank ? GCOMP_OK : gcomp__make_room(gc);
+    return gc->desc.node.rank ? GCOMP_OK : gcomp__reserve(gc);
 }
 
 /* Floats at the beginning of a tensor's state that are equal on all workers: the warm start of
@@ -24779,8 +24763,8 @@ GCOMP_API gcomp_result gcomp_restart(gcomp *gc, uint64_t step)
    and count 0 keeps the rest. The server decodes the payloads of all and sends the mean back.
    Steps use the inner functions of this chapter too, with their own buffers.
    Small residuals (slot->kept.residual.packed): block methods read and write them tile by tile, but
-   not with a decay or with blocks by rows. Else the residual of the tensor at work stands in
-   gc->unpacked as floats: it is unpacked before the method reads it, and packed after a commit.
+   not with a decay or with blocks by rows. Else the residual of the tensor at work stands in front
+   of the scratch as floats: it is unpacked before the method reads it, and packed after a commit.
    ---------------------------------------------------------------------------------------------- */
 
 /* How a method runs for this object: instruction set, kernels, scratch, threads. The scratch of the
@@ -24791,9 +24775,8 @@ static gcomp__call gcomp__call_in(const gcomp *gc, const gcomp__method *method)
     gcomp__call call;
     call.set = gc->set;
     call.kernels = method->kernels[gc->set->isa];
-    /* behind the floats, see gcomp__needs_floats */
-    call.scratch = made ? gc->scratch.at + gc->plan.floats : NULL;
-    call.scratch_bytes = made ? gc->scratch.bytes - gc->plan.floats : 0;
+    call.scratch = made ? gc->scratch.at + gc->plan.floats + gc->plan.unpacked : NULL;
+    call.scratch_bytes = made ? gc->plan.scratch : 0;
     call.parallel = gc->desc.parallel;
     call.agreed = call.first = NULL;
     call.factor = 0;
@@ -24882,7 +24865,7 @@ static gcomp__residual gcomp__open_residual(const gcomp *gc, const gcomp__slot *
         r.words += !r.words;
     }
     if (!slot->use.unpacks) return r;
-    r.floats = (float *)(void *)gc->unpacked.at;
+    r.floats = (float *)(void *)(gc->scratch.at + gc->plan.floats);
     gcomp__run_over(gc, slot, r.floats, 0, 0);
     r.packed = NULL;
     r.stored = GCOMP__FLOATS;
@@ -25383,7 +25366,7 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
 {
     gcomp__put64(to, bytes);
     gcomp__put32(to + 8, (uint32_t)(-(int)status));
-    gcomp__put32(to + 12, (gcomp__common(gc->set)->crc)(0, to, 12));
+    gcomp__put32(to + 12, gcomp__crc(gc, 0, to, 12));
 }
 
 /* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
@@ -25414,7 +25397,7 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
         left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     }
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
-    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++, to += length) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++, to += length) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         const size_t end = portion.begin + portion.n;
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
@@ -25482,7 +25465,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
                                                   const gcomp__work *work)
 {
     slot->now.length = 0;
-    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
         gcomp__work part = gcomp__work_in(slot, work, w);
         size_t length = 0;
         if (w == gc->me && slot->at.adds_own) {
@@ -25506,7 +25489,7 @@ static void gcomp__pack_shards(gcomp *gc)
 {
     const gcomp__bucket *b = gc->bucket;
     gcomp__joint j = {gc, gc->mem.packed, NULL, 0};
-    size_t stays = 0; /* bytes of the own shards, which are added as they are; of fixed lengths */
+    size_t stays = 0; /* bytes of the own shards, which are added as they are */
     int inside = 0;   /* 1: another one of the same bundle stands before */
     for (size_t i = b->first; i < b->end; i++) gc->tensors[i].now.walk = 0;
     for (size_t w = 0; w < gc->world; w++) {
@@ -25517,9 +25500,7 @@ static void gcomp__pack_shards(gcomp *gc)
             if (!n) continue;
             if (w == gc->me && slot->at.adds_own) {
                 const size_t lead = GCOMP__HEADER + slot->use.method->payload->lead;
-                if (gc->fixed) /* as gcomp__join does */
-                    stays += gcomp__length_of(slot->use.method, &slot->use.codec, n) +
-                             GCOMP__HEADER - (inside ? lead : 0);
+                stays += slot->at.stays - (inside ? lead : 0); /* as gcomp__join does */
                 inside = gcomp__is_followed(gc, slot, w);
                 continue;
             }
@@ -25552,9 +25533,7 @@ static void gcomp__add_shards(gcomp *gc)
         const size_t n = takes_part ? gcomp__portion_of(slot, gc->me).n : 0;
         if (!n) continue;
         const int two_shot = slot->at.two_shot, followed = gcomp__is_followed(gc, slot, gc->me);
-        gcomp_codec floats;
-        if (!two_shot) floats = gcomp__shard_codec(slot);
-        const gcomp_codec *const codec = two_shot ? &slot->use.codec : &floats;
+        const gcomp_codec codec = two_shot ? slot->use.codec : gcomp__shard_codec(slot);
         const gcomp__call call = gcomp__call_in(gc, slot->use.method);
         const gcomp__output y = gcomp__output_in(gc->mem.acc + slot->at.acc, GCOMP_F32);
         gcomp__sink sink = gcomp__sink_to(two_shot ? GCOMP__COMMIT : GCOMP__ADD, y, n);
@@ -25562,7 +25541,7 @@ static void gcomp__add_shards(gcomp *gc)
             gcomp__view *view = gc->mem.views + sink.count;
             if (w == gc->me && slot->at.adds_own) continue; /* no shard comes from itself */
             gcomp_result result =
-                gcomp__next_body(gc, slot, codec, gc->mem.shared + w, n, followed, view);
+                gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n, followed, view);
             if (result == GCOMP_OK && !two_shot && gcomp__get64(view->body) > slot->at.k)
                 result = GCOMP_CORRUPT; /* more elements than the codec selects */
             if (result != GCOMP_OK) {
@@ -25780,11 +25759,10 @@ static void gcomp__pack_sums(gcomp *gc)
 static gcomp_result gcomp__next_sum(const gcomp *gc, const gcomp__slot *slot, size_t w, size_t n,
                                     gcomp__view *view)
 {
-    gcomp_codec floats;
-    if (!slot->at.two_shot) floats = gcomp__shard_codec(slot);
+    const gcomp_codec codec = slot->at.two_shot ? slot->use.codec : gcomp__shard_codec(slot);
     gc->mem.shared[w].floats = !slot->at.two_shot;
-    return gcomp__next_body(gc, slot, slot->at.two_shot ? &slot->use.codec : &floats,
-                            gc->mem.shared + w, n, gcomp__is_followed(gc, slot, w), view);
+    return gcomp__next_body(gc, slot, &codec, gc->mem.shared + w, n,
+                            gcomp__is_followed(gc, slot, w), view);
 }
 
 /* Checks the sums of all ranges, when SUMS is done. A bad one becomes the late error. A sparse
@@ -25795,7 +25773,7 @@ static void gcomp__check_sums(gcomp *gc)
     gcomp__read_from(gc, gc->mem.shared, gc->mem.cut + b->at_cut, b->share_stride, b->came, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         if (!slot->now.grad || !slot->at.own_bytes) continue;
-        for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+        for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
             gcomp__view view;
             const gcomp_result result =
                 gcomp__next_sum(gc, slot, w, gcomp__portion_of(slot, w).n, &view);
@@ -25814,7 +25792,7 @@ static void gcomp__check_sums(gcomp *gc)
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         gcomp__sink sink =
             gcomp__sink_to(GCOMP__ADD, gcomp__output_in(y + at.begin, GCOMP_F32), at.n);
@@ -25873,7 +25851,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
 {
     const int scattered = slot->at.scattered;
     size_t at = slot->at.own; /* payloads of the ranges of others, in order */
-    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
         const gcomp__work part = gcomp__work_in(slot, work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
@@ -25905,13 +25883,13 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
     const size_t last = slot->at.last_owner, floats = gcomp__tally_floats(slot);
     float *const own = gc->mem.tally, *const all = own + floats;
     memset(all, 0, 4 * floats);
-    for (size_t w = slot->at.owner; w <= last; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= last; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         gcomp__count_sums(gc, slot, y + at.begin, at.n, w, own);
         for (size_t i = 0; i < floats; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
-    for (size_t w = slot->at.owner; w <= last && border.above > 1; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= last && border.above > 1; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         float *const part = y + at.begin;
         const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, part, at.n, w);
@@ -25926,7 +25904,7 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
 static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     size_t at = slot->at.own; /* shards, in order */
-    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         const size_t begin = portion.begin, n = portion.n;
         const float *mean = gc->mem.acc + slot->at.acc, *y = work->y.floats + begin;
@@ -26038,8 +26016,7 @@ static unsigned gcomp__decide(gcomp *gc)
 /* CRC-32C of the step and the entries that rank 0 sends. */
 static uint32_t gcomp__crc_decisions(const gcomp *gc, const uint8_t *entries)
 {
-    return (gcomp__common(gc->set)->crc)(gcomp__crc_number(gc, 0, gc->step), entries,
-                                         gc->count);
+    return gcomp__crc(gc, gcomp__crc_number(gc, 0, gc->step), entries, gc->count);
 }
 
 /* Writes the entries behind the frame; workers other than rank 0 send none.
@@ -26188,7 +26165,7 @@ static const uint8_t *gcomp__frame_of(const gcomp *gc, size_t w)
 /* ---------------- no two gradients may share memory: the commit of one would change the other
 
    Sorted by address, neighbours would overlap. The order stays from step to step, so that as a rule
-   nothing has to move. Otherwise the sort is a heap sort. */
+   nothing has to move. */
 
 /* Where the i-th gradient in memory begins. */
 static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
@@ -26196,29 +26173,20 @@ static uintptr_t gcomp__address(const gcomp__slot *t, size_t i)
     return (uintptr_t)t[t[i].now.by_address].now.grad; /* 0: skipped, or not known yet */
 }
 
-/* Sinks entry i into the heap below it; the largest address is on top. */
-static void gcomp__sift_address(gcomp__slot *t, size_t i, size_t end)
-{
-    const uint32_t sinks = t[i].now.by_address; /* the number that moves down */
-    const uintptr_t address = gcomp__address(t, i);
-    for (size_t next; (next = 2 * i + 1) < end; i = next) {
-        if (next + 1 < end && gcomp__address(t, next) < gcomp__address(t, next + 1)) next++;
-        if (address >= gcomp__address(t, next)) break;
-        t[i].now.by_address = t[next].now.by_address;
-    }
-    t[i].now.by_address = sinks;
-}
-
-/* Heap sort of by_address: no memory, and n log n also for the worst order. First all entries
-   become a heap; then the top, the largest, changes places with the last one that is not sorted. */
+/* Shell's sort of by_address: no memory, and no order for which it is slow. Entries that are `gap`
+   apart are sorted by insertion, with smaller and smaller gaps. */
 static void gcomp__sort_addresses(gcomp__slot *t, size_t count)
 {
-    for (size_t i = count / 2; i-- > 0;) gcomp__sift_address(t, i, count);
-    for (size_t i = count; i-- > 1;) {
-        const uint32_t last = t[0].now.by_address;
-        t[0].now.by_address = t[i].now.by_address;
-        t[i].now.by_address = last;
-        gcomp__sift_address(t, 0, i);
+    for (size_t gap = count; gap > 1;) {
+        gap = gap * 4 / 9 | 1;
+        for (size_t i = gap; i < count; i++) {
+            const uintptr_t address = gcomp__address(t, i);
+            const uint32_t number = t[i].now.by_address;
+            size_t k = i;
+            for (; k >= gap && gcomp__address(t, k - gap) > address; k -= gap)
+                t[k].now.by_address = t[k - gap].now.by_address;
+            t[k].now.by_address = number;
+        }
     }
 }
 
@@ -26306,23 +26274,13 @@ static gcomp__common_field gcomp__option(const gcomp *gc, size_t i)
                                                      gc->schedule.param[i - count]);
 }
 
-/* The fields of gcomp_step that all workers share, as the digest takes them. */
-static void gcomp__told_words(const gcomp *gc, uint64_t *words)
-{
-    const double real[] = {(double)gc->told.scale, gc->told.batch};
-    words[0] = gc->told.number;
-    words[1] = gc->told.epoch;
-    memcpy(words + 2, real, sizeof real);
-}
-
-/* Field i of them; the last two are doubles. */
+/* Field i of gcomp_step that all workers share; the last two are doubles. */
 static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
 {
     static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
-    uint64_t words[GCOMP__TOLD_COUNT];
-    gcomp__told_words(gc, words);
-    gcomp__common_field f = gcomp__field(names[i], NULL, words[i]);
-    f.is_real = i >= 2;
+    const double real[] = {(double)gc->told.scale, gc->told.batch};
+    gcomp__common_field f = {names[i], NULL, i ? gc->told.epoch : gc->told.number, i >= 2};
+    if (f.is_real) memcpy(&f.bits, real + i - 2, sizeof f.bits);
     return f;
 }
 
@@ -26333,8 +26291,7 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
     memset(a, 0, sizeof *a);
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         const uint64_t shape[] = {slot->rows, slot->cols, slot->stack, (uint64_t)slot->dtype};
-        a->tensors = (gcomp__common(gc->set)->crc)(a->tensors, (const uint8_t *)slot->name,
-                                                   slot->name_bytes);
+        a->tensors = gcomp__crc(gc, a->tensors, slot->name, slot->name_bytes);
         for (int i = 0; i < 4; i++) a->tensors = gcomp__crc_number(gc, a->tensors, shape[i]);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->kept.entry);
@@ -26363,10 +26320,10 @@ static void gcomp__put_frame(gcomp *gc)
     uint32_t active = (uint32_t)gc->current, told = 0;
     int inside = 0; /* 1: another payload of the same bundle stands before */
     const int decides = gc->current == 0 && gc->schedule.rule >= 0 && gc->desc.comm.rank == 0;
-    uint64_t bytes = 0, words[GCOMP__TOLD_COUNT]; /* bytes: of payloads */
+    uint64_t bytes = 0; /* of payloads */
     uint8_t *f = gc->frames;
-    gcomp__told_words(gc, words);
-    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++) told = gcomp__crc_number(gc, told, words[i]);
+    for (size_t i = 0; i < GCOMP__TOLD_COUNT; i++)
+        told = gcomp__crc_number(gc, told, gcomp__told(gc, i).bits);
     if (!gc->alike.known) gcomp__make_alike(gc);
     if (gcomp__may_encode(gc)) {
         const gcomp_result apart = gcomp__need_apart(gc);
@@ -26423,7 +26380,7 @@ static void gcomp__put_frame(gcomp *gc)
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
     gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
     gcomp__put32(f + GCOMP__AT_TOLD, told);
-    gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
+    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc(gc, 0, f, GCOMP__AT_CRC));
 }
 
 /* ---------------- the frames of all workers are judged: the same kind of answer on all */
@@ -26487,7 +26444,7 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
 static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
 {
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
-    if (gcomp__get32(f + GCOMP__AT_CRC) != (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC))
+    if (gcomp__get32(f + GCOMP__AT_CRC) != gcomp__crc(gc, 0, f, GCOMP__AT_CRC))
         return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, /* the others may have gone on */
                                " sent a frame that arrived damaged at");
     if (memcmp(f, "GCF1", 4))
@@ -26681,8 +26638,7 @@ static uint32_t gcomp__crc_items(const gcomp *gc)
         char text[512];
         gcomp__text t = gcomp__text_in(text, sizeof text);
         gcomp__say_item(gc, i, &t);
-        crc = (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)text,
-                                            gcomp__min(t.length, sizeof text - 1) + 1);
+        crc = gcomp__crc(gc, crc, text, gcomp__min(t.length, sizeof text - 1) + 1);
     }
     return gcomp__crc_number(gc, crc, end);
 }
@@ -26705,7 +26661,7 @@ static void gcomp__put_detail(gcomp *gc)
         gcomp__say_item(gc, d->low, &t);
         memcpy(f + 16, text + (d->gathers - d->halvings) * GCOMP__PART, GCOMP__PART);
     }
-    gcomp__put32(f + GCOMP__AT_CRC, (gcomp__common(gc->set)->crc)(0, f, GCOMP__AT_CRC));
+    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc(gc, 0, f, GCOMP__AT_CRC));
 }
 
 /* Reads the messages of both ranks: of texts without what a terminal would obey. A damaged one
@@ -26719,8 +26675,7 @@ static void gcomp__take_details(gcomp *gc)
     for (size_t i = 0; i < 2; i++)
         d->damaged |= memcmp(f[i], "GCD1", 4) || gcomp__get32(f[i] + 4) != (i ? d->rank : 0) ||
                       gcomp__get32(f[i] + 8) != d->gathers ||
-                      gcomp__get32(f[i] + GCOMP__AT_CRC) !=
-                          (gcomp__common(gc->set)->crc)(0, f[i], GCOMP__AT_CRC);
+                      gcomp__get32(f[i] + GCOMP__AT_CRC) != gcomp__crc(gc, 0, f[i], GCOMP__AT_CRC);
     if (d->gathers >= d->halvings) {
         const size_t at = (d->gathers - d->halvings) * GCOMP__PART;
         for (size_t i = 0; i < 2 * GCOMP__PART; i++) {
@@ -26810,16 +26765,14 @@ static const gcomp_step gcomp__default_step = GCOMP_STEP;
    Tensors find their places in the sums of this step, which may be shorter than the longest:
    powersgd:alternate=1 sums P in one step and Q in the next. Which tensors are skipped is not known
    yet: gcomp__close_gaps moves the others together. */
-static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
+static void gcomp__begin(gcomp *gc, const gcomp_step *told)
 {
     const gcomp_step step = told ? *told : gcomp__default_step;
     const int weighs = step.batch != 0;
     size_t sums[3][GCOMP__KINDS]; /* elements so far */
     gc->error[0] = 0;
-    if (gc->phase != GCOMP__IDLE)
-        return gcomp__fail(gc, GCOMP_WRONG_STATE, "a step is under way: commit or abort it first");
     gc->started = 1; /* no more tensors */
-    gcomp_result result = gcomp__make_room(gc); /* allocates in the first step, unless prepared */
+    gcomp_result result = gcomp__reserve(gc); /* allocates in the first step, unless prepared */
     if (!gcomp__mode_fits()) result = gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
     gc->late_error = GCOMP_OK;
     gc->step_bytes = gc->stats.bytes_out;
@@ -26882,7 +26835,6 @@ static gcomp_result gcomp__begin(gcomp *gc, const gcomp_step *told)
         }
     }
     gcomp__enter_bucket(gc, 0);
-    return GCOMP_OK;
 }
 
 /* Refused with desc.node: workers of one machine first exchange in gc->node, which a user cannot
@@ -26892,8 +26844,10 @@ GCOMP_API gcomp_result gcomp_step_begin(gcomp *gc, const gcomp_step *step)
     if (!gc) return GCOMP_INVALID_ARGUMENT;
     if (gc->node)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "with desc.node a step is gcomp_exchange");
-    if (gc->phase == GCOMP__IDLE) gc->local_error = GCOMP_OK;
-    return gcomp__begin(gc, step);
+    GCOMP__TRY(gcomp__need_idle(gc));
+    gc->local_error = GCOMP_OK;
+    gcomp__begin(gc, step);
+    return GCOMP_OK;
 }
 
 /* ---------------- a gradient is ready */
@@ -27124,7 +27078,7 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
 {
     const uint8_t *const all = gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES, *p = all;
     for (size_t w = 0; w < gc->world; w++, p += GCOMP__LENGTH_BYTES) {
-        if (gcomp__get32(p + 12) != (gcomp__common(gc->set)->crc)(0, p, 12))
+        if (gcomp__get32(p + 12) != gcomp__crc(gc, 0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
                                    " sent a damaged length, seen by");
         if (gcomp__get32(p + 8))
@@ -27149,7 +27103,7 @@ static gcomp_result gcomp__hear_owners(gcomp *gc)
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *p = gc->mem.cut + b->at_cut + w * b->share_stride;
         if (b->came[w] && !gcomp__get64(p) && gcomp__get32(p + 8) &&
-            gcomp__get32(p + 12) == (gcomp__common(gc->set)->crc)(0, p, 12))
+            gcomp__get32(p + 12) == gcomp__crc(gc, 0, p, 12))
             return gcomp__peer_failed(gc, w, gcomp__result_of(gcomp__get32(p + 8)));
     }
     return GCOMP_OK;
@@ -27849,9 +27803,8 @@ GCOMP__NOINLINE void gcomp__commit_slot(gcomp *gc, gcomp__slot *slot, int check)
      step + 1, IDLE */
 GCOMP_API gcomp_result gcomp_step_commit(gcomp *gc)
 {
-    if (!gc) return GCOMP_INVALID_ARGUMENT;
+    GCOMP__TRY(gcomp__need_step(gc));
     gc->error[0] = 0;
-    if (gc->phase == GCOMP__IDLE) return gcomp__fail(gc, GCOMP_WRONG_STATE, "no step is under way");
     if (gc->phase != GCOMP__READY || gc->late_error != GCOMP_OK)
         return gcomp__fail(gc, GCOMP_WRONG_STATE, "the step has not been communicated yet");
     if (!gcomp__mode_fits()) return gcomp__fail_plainly(gc, GCOMP_FLOAT_MODE);
@@ -27923,24 +27876,6 @@ static gcomp_result gcomp__need_frames(gcomp *gc)
     if (comm->world == 1 || comm->start || comm->allgather) return GCOMP_OK;
     return gcomp__fail(gc, GCOMP_MISSING_CALLBACK,
                        "comm.allgather is NULL: every step gathers frames");
-}
-
-/* Fails if a codec needs a collective for which there is no callback. A codec that the schedule may
-   choose later counts too: it is told before a step needs it. */
-static gcomp_result gcomp__need_callbacks(gcomp *gc)
-{
-    const gcomp_comm *comm = &gc->desc.comm;
-    if (comm->world == 1 || comm->start) return GCOMP_OK;
-    for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
-        if (!comm->alltoallv && slot->at.needs & GCOMP__NEEDS_ALLTOALLV)
-            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
-                                      "comm.alltoallv is NULL, but desc.aggregate is "
-                                      "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER");
-        if (!comm->allreduce && slot->at.needs & GCOMP__NEEDS_ALLREDUCE)
-            return gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name,
-                                      "comm.allreduce is NULL, but its codec exchanges sums");
-    }
-    return GCOMP_OK;
 }
 
 /* Finds the largest over the workers by a gather, for transports without allreduce_max. No value is
@@ -28057,22 +27992,33 @@ GCOMP_API gcomp_result gcomp_step_progress(gcomp *gc)
 }
 
 /* A missing callback is told in the frame while there is one to come, so that the others stop too.
-   Once requests were handed out it is returned, and the step stays open. */
+   Once requests were handed out it is returned, and the step stays open. A codec that the schedule
+   may choose later counts too: it is told before a step needs it. */
 GCOMP_API gcomp_result gcomp_step_finish(gcomp *gc)
 {
     int all; /* 1: everything is communicated */
     GCOMP__TRY(gcomp__need_step(gc));
+    const gcomp_comm *comm = &gc->desc.comm;
+    const int started = gc->phase != GCOMP__COLLECT, asks = comm->world > 1 && !comm->start;
     /* a tensor that is not ready would be waited for without end */
     for (size_t i = 0; i < gc->count; i++)
         if (!gc->tensors[i].now.ready)
             return gcomp__fail_tensor(gc, GCOMP_WRONG_STATE, gc->tensors[i].name,
                                       "it is not ready yet");
     GCOMP__TRY(gcomp__need_frames(gc));
-    if (gc->phase != GCOMP__COLLECT) {
-        GCOMP__TRY(gcomp__need_callbacks(gc));
-    } else if (gcomp__may_encode(gc)) {
-        const gcomp_result result = gcomp__need_callbacks(gc);
-        if (result != GCOMP_OK) gcomp__put_off(gc, result, gc->error); /* the frame tells it */
+    for (size_t i = 0; i < gc->count && asks && (started || gcomp__may_encode(gc)); i++) {
+        const gcomp__slot *slot = gc->tensors + i;
+        const char *lacks = NULL;
+        if (!comm->allreduce && slot->at.needs & GCOMP__NEEDS_ALLREDUCE)
+            lacks = "comm.allreduce is NULL, but its codec exchanges sums";
+        if (!comm->alltoallv && slot->at.needs & GCOMP__NEEDS_ALLTOALLV)
+            lacks = "comm.alltoallv is NULL, but desc.aggregate is "
+                    "GCOMP_AGGREGATE_SHARDS, _TWO_SHOT or _SCATTER";
+        if (!lacks) continue;
+        const gcomp_result result =
+            gcomp__fail_tensor(gc, GCOMP_MISSING_CALLBACK, slot->name, lacks);
+        if (started) return result;
+        gcomp__put_off(gc, result, gc->error); /* the frame tells it */
     }
     GCOMP__TRY(gcomp__drive(gc, 1, &all));
     if (!all)
@@ -28097,7 +28043,7 @@ static gcomp_result gcomp__exchange_as(gcomp *gc, void *const *grads, float *fla
                                        const gcomp_step *step)
 {
     size_t end = gc->count, first; /* the bucket at hand has tensors first .. end - 1 */
-    GCOMP__TRY(gcomp__begin(gc, step));
+    gcomp__begin(gc, step);
     /* with NaN or Inf this worker's frame is compared as any other, also in what it skips */
     if (!gcomp__may_encode(gc)) {
         grads = NULL;
@@ -28173,13 +28119,13 @@ static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, s
     gcomp__put32(to + 4, (uint32_t)-(int)result);
     gcomp__put32(to + 8, codecs);
     for (size_t i = 0; i < entries; i++) to[12 + i] = (uint8_t)gc->tensors[i].kept.entry;
-    gcomp__put32(to + 12 + entries, (gcomp__common(gc->set)->crc)(0, to, 12 + entries));
+    gcomp__put32(to + 12 + entries, gcomp__crc(gc, 0, to, 12 + entries));
 }
 
 /* Did the word arrive undamaged? entries: as in gcomp__put_word. */
 static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t entries)
 {
-    const uint32_t crc = (gcomp__common(gc->set)->crc)(0, word, 12 + entries);
+    const uint32_t crc = gcomp__crc(gc, 0, word, 12 + entries);
     return !memcmp(word, "GCN2", 4) && gcomp__get32(word + 12 + entries) == crc;
 }
 
@@ -28606,7 +28552,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         memset(gcomp__pass_next(&p, spare), 0, spare);
     }
     if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &p);
-    gcomp__put32(p.at + p.bytes, (gcomp__common(gc->set)->crc)(0, s, bytes - 4));
+    gcomp__put32(s + bytes - 4, gcomp__crc(gc, 0, s, bytes - 4));
     *length = bytes;
     return GCOMP_OK;
 }
@@ -28895,7 +28841,7 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
         return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
         return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != (gcomp__common(gc->set)->crc)(0, s, length - 4))
+    if (gcomp__get32(s + length - 4) != gcomp__crc(gc, 0, s, length - 4))
         return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
         return gcomp__fail_number(gc, w, "seed", gcomp__get64(s + GCOMP__SAVE_SEED), gc->desc.seed);
@@ -29319,7 +29265,7 @@ GCOMP__NOINLINE int gcomp__make_ready(gcomp *next, const gcomp *gc, const gcomp_
     if (node && !gcomp__make_node(next, prepared)) return 0;
     if (prepared && gcomp__reserve_floats(next) != GCOMP_OK) return 0;
     if (next->desc.node.rank) return 1;
-    if ((gc->scratch.at || gc->unpacked.at) && gcomp__reserve_scratch(next) != GCOMP_OK) return 0;
+    if (gc->scratch.at && gcomp__reserve_scratch(next) != GCOMP_OK) return 0;
     return !prepared || gcomp__reserve(next) == GCOMP_OK;
 }
 
@@ -29330,7 +29276,6 @@ static void gcomp__drop_other(gcomp *gone, const gcomp *stays, gcomp__memory *me
     gcomp__release(memory, gone->frames, gone->frames_bytes);
     gcomp__room_give(memory, &gone->arena);
     gcomp__room_give(memory, &gone->scratch);
-    gcomp__room_give(memory, &gone->unpacked);
     if (gone->floats.at != stays->floats.at) gcomp__room_give(memory, &gone->floats);
     if (gone->node != stays->node) gcomp_close(gone->node);
 }
@@ -29363,7 +29308,6 @@ GCOMP_API gcomp_result gcomp_regroup(gcomp *gc, const gcomp_comm *comm, const gc
     if (leads && gc->schedule.rule == GCOMP__ERROR) next.desc.measure = 1;
     memset(&next.arena, 0, sizeof next.arena);
     memset(&next.scratch, 0, sizeof next.scratch);
-    memset(&next.unpacked, 0, sizeof next.unpacked);
     memset(&next.mem, 0, sizeof next.mem);
     if (next.desc.node.world == 1) memset(&next.floats, 0, sizeof next.floats);
     /* by the new number of workers; of gc only the places of tensors change */
