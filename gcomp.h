@@ -22258,7 +22258,7 @@ static gcomp_result gcomp__need_step(gcomp *gc)
 /* ---------------- digests, which workers compare, and saves hold */
 
 /* Continues a CRC-32C over n bytes. */
-static uint32_t gcomp__crc(const gcomp *gc, uint32_t crc, const void *bytes, size_t n)
+static uint32_t gcomp__crc_bytes(const gcomp *gc, uint32_t crc, const void *bytes, size_t n)
 {
     return (gcomp__common(gc->set)->crc)(crc, (const uint8_t *)bytes, n);
 }
@@ -22269,7 +22269,7 @@ static uint32_t gcomp__crc_number(const gcomp *gc, uint32_t crc, uint64_t v)
 {
     uint8_t b[8];
     gcomp__put64(b, v);
-    return gcomp__crc(gc, crc, b, 8);
+    return gcomp__crc_bytes(gc, crc, b, 8);
 }
 
 /* Continues a CRC-32C over floats as little-endian words, also where the machine's words are
@@ -22281,11 +22281,11 @@ static uint32_t gcomp__crc_floats(const gcomp *gc, uint32_t crc, const float *y,
     for (size_t i = 0; i < n; i += 256) {
         const size_t count = gcomp__min(256, n - i);
         for (size_t j = 0; j < count; j++) gcomp__put32(part + 4 * j, gcomp__bits(y[i + j]));
-        crc = gcomp__crc(gc, crc, part, 4 * count);
+        crc = gcomp__crc_bytes(gc, crc, part, 4 * count);
     }
     return crc;
 #else
-    return gcomp__crc(gc, crc, y, 4 * n);
+    return gcomp__crc_bytes(gc, crc, y, 4 * n);
 #endif
 }
 
@@ -22657,37 +22657,25 @@ static size_t gcomp__bound_in(const gcomp__method *m, const gcomp_codec *codec,
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-/* Is the mean of a tensor made in floats, and then rounded to its gradient? Sinks write halves of
-   packed codes. Where methods sum, and where one payload is added to another (sparse methods, eden,
-   entropy-coded levels), floats are needed; all tensors share them. `none` has its sums. */
-static int gcomp__needs_floats(const gcomp__method *m, const gcomp_codec *codec, gcomp_dtype dtype)
+/* What a codec needs: steps ask these. m: its method. */
+static void gcomp__entry_needs(gcomp__entry *entry, const gcomp__method *m, gcomp_dtype dtype)
 {
-    gcomp__form form;
-    if (dtype == GCOMP_F32 || m->flags & GCOMP__AS_FLOATS) return 0;
-    if (m->payload->open != gcomp__block_open) return 1;
-    if (m->sums && m->sums->commit && m->sums->halves == GCOMP_F32) return 1;
-    gcomp__form_of(m, codec->param, 0, &form);
-    return form.coded;
-}
-
-/* May payloads of n elements have different lengths? Those of block methods have not, but with
-   coded levels, or by rows. */
-static int gcomp__lengths_vary(const gcomp__method *m, const gcomp_codec *codec)
-{
-    gcomp__form form;
-    if (m->payload->open != gcomp__block_open) return !m->payload->length;
-    gcomp__form_of(m, codec->param, 0, &form);
-    return form.coded || form.row;
-}
-
-/* Does a worker need the tensor's random key to encode? */
-static int gcomp__draws(const gcomp__method *m, const gcomp_codec *codec)
-{
+    const gcomp_codec *codec = &entry->codec;
     const gcomp__method *v = codec->value ? gcomp__method_of(codec->value) : m;
-    gcomp__form form;
-    if (m->flags & GCOMP__DRAWS || m->sums->make || !v->rules.form) return 1;
-    gcomp__form_of(v, v == m ? codec->param : codec->value_param, 0, &form);
-    return form.stochastic;
+    const int block = m->payload->open == gcomp__block_open;
+    gcomp__form form, values;
+    memset(&form, 0, sizeof form);
+    memset(&values, 0, sizeof values);
+    if (block) gcomp__form_of(m, codec->param, 0, &form);
+    if (v->rules.form) gcomp__form_of(v, v == m ? codec->param : codec->value_param, 0, &values);
+    /* Sinks write halves of packed codes. Where methods sum, and where one payload is added to
+       another (sparse methods, eden, entropy-coded levels), floats are needed; all tensors share
+       them. `none` has its sums. */
+    entry->floats = dtype != GCOMP_F32 && !(m->flags & GCOMP__AS_FLOATS) &&
+                    (!block || (m->sums->commit && m->sums->halves == GCOMP_F32) || form.coded);
+    /* payloads of block methods have one length, but with coded levels, or by rows */
+    entry->varies = block ? form.coded || form.row : !m->payload->length;
+    entry->draws = m->flags & GCOMP__DRAWS || m->sums->make || !v->rules.form || values.stochastic;
 }
 
 /* A codec for a tensor, with its sizes. A codec that would not make the tensor smaller becomes
@@ -22709,9 +22697,7 @@ static gcomp_result gcomp__entry_of(gcomp__entry *entry, const gcomp__slot *slot
     /* from here on for the codec that is used, which may be none by now */
     codec = &entry->codec;
     entry->method = m;
-    entry->floats = gcomp__needs_floats(m, codec, slot->dtype);
-    entry->varies = gcomp__lengths_vary(m, codec);
-    entry->draws = (uint8_t)gcomp__draws(m, codec);
+    gcomp__entry_needs(entry, m, slot->dtype);
     /* block methods take small residuals tile by tile, unless a decay would round them twice, or
        rows begin anywhere */
     entry->row = gcomp__length_of_row(m, codec, slot);
@@ -23684,17 +23670,13 @@ typedef struct gcomp__asked {
     size_t last;               /* the last of those before the next one */
 } gcomp__asked;
 
-static gcomp_tensor gcomp__asked_tensor(const gcomp__asked *of, size_t i)
-{
-    return of->of_node ? gcomp__node_tensor(of->tensors + i) : of->tensors[i];
-}
-
 /* The slot of tensor i, and without an object its entries. */
 static gcomp_result gcomp__asked_slot(const gcomp__asked *of, size_t i, gcomp__slot *slot,
                                       gcomp__entry *entries, gcomp__text *why)
 {
     if (of->gc) return *slot = of->gc->tensors[i], GCOMP_OK;
-    const gcomp_tensor tensor = gcomp__asked_tensor(of, i);
+    gcomp_tensor tensor = of->tensors[i];
+    if (of->of_node) tensor = gcomp__node_tensor(&tensor);
     return gcomp__slot_fits(slot, entries, of->desc, of->schedule, &tensor, of->count == 1, why);
 }
 
@@ -23830,10 +23812,7 @@ GCOMP__NOINLINE size_t gcomp__bucket_first(gcomp__asked *of, size_t end)
     while (end && !gcomp__full(of->desc, elements)) {
         gcomp__slot slot;
         if (of->gc) slot.n = of->gc->tensors[--end].n;
-        else {
-            const gcomp_tensor tensor = gcomp__asked_tensor(of, --end);
-            (void)gcomp__resolve_shape(&slot, &tensor, &why);
-        }
+        else (void)gcomp__resolve_shape(&slot, of->tensors + --end, &why);
         gcomp__grow(&elements, slot.n);
     }
     return end;
@@ -24171,7 +24150,7 @@ static uint32_t gcomp__crc_codec(const gcomp *gc, uint32_t crc, const gcomp_code
 {
     char text[256];
     size_t length = gcomp_codec_format(codec, text, sizeof text);
-    return gcomp__crc(gc, crc, text, gcomp__min(length, sizeof text - 1));
+    return gcomp__crc_bytes(gc, crc, text, gcomp__min(length, sizeof text - 1));
 }
 
 /* Takes back the tensor that was added last: of gc->node, where the object itself has no memory for
@@ -25366,7 +25345,7 @@ static void gcomp__put_length(const gcomp *gc, uint8_t *to, size_t bytes, gcomp_
 {
     gcomp__put64(to, bytes);
     gcomp__put32(to + 8, (uint32_t)(-(int)status));
-    gcomp__put32(to + 12, gcomp__crc(gc, 0, to, 12));
+    gcomp__put32(to + 12, gcomp__crc_bytes(gc, 0, to, 12));
 }
 
 /* Cuts the own sparse payload of a tensor into shards: each has the elements of one range, which
@@ -26016,7 +25995,7 @@ static unsigned gcomp__decide(gcomp *gc)
 /* CRC-32C of the step and the entries that rank 0 sends. */
 static uint32_t gcomp__crc_decisions(const gcomp *gc, const uint8_t *entries)
 {
-    return gcomp__crc(gc, gcomp__crc_number(gc, 0, gc->step), entries, gc->count);
+    return gcomp__crc_bytes(gc, gcomp__crc_number(gc, 0, gc->step), entries, gc->count);
 }
 
 /* Writes the entries behind the frame; workers other than rank 0 send none.
@@ -26291,7 +26270,7 @@ GCOMP__NOINLINE void gcomp__make_alike(gcomp *gc)
     memset(a, 0, sizeof *a);
     for (const gcomp__slot *slot = gc->tensors; slot < gc->tensors + gc->count; slot++) {
         const uint64_t shape[] = {slot->rows, slot->cols, slot->stack, (uint64_t)slot->dtype};
-        a->tensors = gcomp__crc(gc, a->tensors, slot->name, slot->name_bytes);
+        a->tensors = gcomp__crc_bytes(gc, a->tensors, slot->name, slot->name_bytes);
         for (int i = 0; i < 4; i++) a->tensors = gcomp__crc_number(gc, a->tensors, shape[i]);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->codecs_digest);
         a->codecs = gcomp__crc_number(gc, a->codecs, slot->kept.entry);
@@ -26380,7 +26359,7 @@ static void gcomp__put_frame(gcomp *gc)
     gcomp__put32(f + GCOMP__AT_ACTIVE, active);
     gcomp__put32(f + GCOMP__AT_MEANS, gc->mean_digest);
     gcomp__put32(f + GCOMP__AT_TOLD, told);
-    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc(gc, 0, f, GCOMP__AT_CRC));
+    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc_bytes(gc, 0, f, GCOMP__AT_CRC));
 }
 
 /* ---------------- the frames of all workers are judged: the same kind of answer on all */
@@ -26444,7 +26423,7 @@ static gcomp_result gcomp__out_of_step(gcomp *gc, size_t w)
 static gcomp_result gcomp__frame_is_sound(gcomp *gc, size_t w)
 {
     const uint8_t *mine = gc->frames, *f = gcomp__frame_of(gc, w);
-    if (gcomp__get32(f + GCOMP__AT_CRC) != gcomp__crc(gc, 0, f, GCOMP__AT_CRC))
+    if (gcomp__get32(f + GCOMP__AT_CRC) != gcomp__crc_bytes(gc, 0, f, GCOMP__AT_CRC))
         return gcomp__disagree(gc, GCOMP_CALLBACK_FAILED, w, /* the others may have gone on */
                                " sent a frame that arrived damaged at");
     if (memcmp(f, "GCF1", 4))
@@ -26638,7 +26617,7 @@ static uint32_t gcomp__crc_items(const gcomp *gc)
         char text[512];
         gcomp__text t = gcomp__text_in(text, sizeof text);
         gcomp__say_item(gc, i, &t);
-        crc = gcomp__crc(gc, crc, text, gcomp__min(t.length, sizeof text - 1) + 1);
+        crc = gcomp__crc_bytes(gc, crc, text, gcomp__min(t.length, sizeof text - 1) + 1);
     }
     return gcomp__crc_number(gc, crc, end);
 }
@@ -26661,7 +26640,7 @@ static void gcomp__put_detail(gcomp *gc)
         gcomp__say_item(gc, d->low, &t);
         memcpy(f + 16, text + (d->gathers - d->halvings) * GCOMP__PART, GCOMP__PART);
     }
-    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc(gc, 0, f, GCOMP__AT_CRC));
+    gcomp__put32(f + GCOMP__AT_CRC, gcomp__crc_bytes(gc, 0, f, GCOMP__AT_CRC));
 }
 
 /* Reads the messages of both ranks: of texts without what a terminal would obey. A damaged one
@@ -26675,7 +26654,8 @@ static void gcomp__take_details(gcomp *gc)
     for (size_t i = 0; i < 2; i++)
         d->damaged |= memcmp(f[i], "GCD1", 4) || gcomp__get32(f[i] + 4) != (i ? d->rank : 0) ||
                       gcomp__get32(f[i] + 8) != d->gathers ||
-                      gcomp__get32(f[i] + GCOMP__AT_CRC) != gcomp__crc(gc, 0, f[i], GCOMP__AT_CRC);
+                      gcomp__get32(f[i] + GCOMP__AT_CRC) !=
+                          gcomp__crc_bytes(gc, 0, f[i], GCOMP__AT_CRC);
     if (d->gathers >= d->halvings) {
         const size_t at = (d->gathers - d->halvings) * GCOMP__PART;
         for (size_t i = 0; i < 2 * GCOMP__PART; i++) {
@@ -27078,7 +27058,7 @@ static gcomp_result gcomp__check_lengths(gcomp *gc, size_t most, size_t *sizes)
 {
     const uint8_t *const all = gc->mem.lengths + gc->world * GCOMP__LENGTH_BYTES, *p = all;
     for (size_t w = 0; w < gc->world; w++, p += GCOMP__LENGTH_BYTES) {
-        if (gcomp__get32(p + 12) != gcomp__crc(gc, 0, p, 12))
+        if (gcomp__get32(p + 12) != gcomp__crc_bytes(gc, 0, p, 12))
             return gcomp__disagree(gc, GCOMP_CHECKSUM_MISMATCH, w,
                                    " sent a damaged length, seen by");
         if (gcomp__get32(p + 8))
@@ -27103,7 +27083,7 @@ static gcomp_result gcomp__hear_owners(gcomp *gc)
     for (size_t w = 0; w < gc->world; w++) {
         const uint8_t *p = gc->mem.cut + b->at_cut + w * b->share_stride;
         if (b->came[w] && !gcomp__get64(p) && gcomp__get32(p + 8) &&
-            gcomp__get32(p + 12) == gcomp__crc(gc, 0, p, 12))
+            gcomp__get32(p + 12) == gcomp__crc_bytes(gc, 0, p, 12))
             return gcomp__peer_failed(gc, w, gcomp__result_of(gcomp__get32(p + 8)));
     }
     return GCOMP_OK;
@@ -27228,6 +27208,15 @@ static void gcomp__make_next(gcomp *gc, gcomp__slot *slot)
         gc->late_error = gcomp__fail_tensor(gc, result, slot->name, NULL);
 }
 
+/* Are these sums finite? */
+static int gcomp__sums_finite(const gcomp *gc, const void *sums, gcomp_dtype dtype, size_t n)
+{
+    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
+    gcomp__source in = gcomp__plain_source((const float *)sums);
+    in.dtype = dtype;
+    return gcomp__all_finite(&call, &in, n);
+}
+
 /* All requests of the round are done: checks what came, and prepares the next round, or READY. */
 static gcomp_result gcomp__finish_round(gcomp *gc)
 {
@@ -27258,10 +27247,7 @@ static gcomp_result gcomp__finish_round(gcomp *gc)
         void *sums = NULL;
         if (!(gc->issued >> kind & 1) || gcomp__kind_dtype(kind) > GCOMP_BF16) continue;
         const size_t count = gcomp__round_sums(gc, kind, &sums);
-        const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-        gcomp__source in = gcomp__plain_source((const float *)sums);
-        in.dtype = gcomp__kind_dtype(kind);
-        if (!gcomp__all_finite(&call, &in, count))
+        if (!gcomp__sums_finite(gc, sums, gcomp__kind_dtype(kind), count))
             gc->late_error = gcomp__fail(gc, GCOMP_NOT_FINITE,
                                          kind == GCOMP__MAX
                                              ? "the largest over the workers is not finite"
@@ -28119,13 +28105,13 @@ static void gcomp__put_word(const gcomp *gc, uint8_t *to, gcomp_result result, s
     gcomp__put32(to + 4, (uint32_t)-(int)result);
     gcomp__put32(to + 8, codecs);
     for (size_t i = 0; i < entries; i++) to[12 + i] = (uint8_t)gc->tensors[i].kept.entry;
-    gcomp__put32(to + 12 + entries, gcomp__crc(gc, 0, to, 12 + entries));
+    gcomp__put32(to + 12 + entries, gcomp__crc_bytes(gc, 0, to, 12 + entries));
 }
 
 /* Did the word arrive undamaged? entries: as in gcomp__put_word. */
 static int gcomp__is_word(const gcomp *gc, const uint8_t *word, size_t entries)
 {
-    const uint32_t crc = gcomp__crc(gc, 0, word, 12 + entries);
+    const uint32_t crc = gcomp__crc_bytes(gc, 0, word, 12 + entries);
     return !memcmp(word, "GCN2", 4) && gcomp__get32(word + 12 + entries) == crc;
 }
 
@@ -28158,14 +28144,6 @@ static gcomp_result gcomp__ask_machine(gcomp *gc, gcomp_result result, int *over
     if (result == GCOMP_OK && memcmp(own, all + (size_t)node->rank * GCOMP__WORD, GCOMP__WORD))
         result = gcomp__not_back(gc->node, GCOMP_CHECKSUM_MISMATCH);
     return result;
-}
-
-/* Are the first n floats of the machine finite? */
-static int gcomp__machine_finite(const gcomp *gc, size_t n)
-{
-    const gcomp__call call = gcomp__call_in(gc, gcomp__as_floats());
-    const gcomp__source in = gcomp__plain_source((const float *)(void *)gc->floats.at);
-    return gcomp__all_finite(&call, &in, n);
 }
 
 /* The last collective of a step: the mean and the word of the first worker reach the machine. The
@@ -28203,14 +28181,15 @@ static gcomp_result gcomp__tell_machine(gcomp *gc, gcomp_result result, void *co
         if (wrong) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, damaged);
         const int status = gcomp__result_of(gcomp__get32(word + 4));
         if (status) return gcomp__peer_failed(gc, 0, status);
-        if (!gcomp__machine_finite(gc, n)) return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, nans);
+        if (!gcomp__sums_finite(gc, gc->floats.at, GCOMP_F32, n))
+            return gcomp__fail(gc, GCOMP_CHECKSUM_MISMATCH, nans);
         result = GCOMP_OK;
         for (size_t i = 0; i < count; i++) gc->tensors[i].now.next = word[12 + i];
         gcomp__switch_all(gc);
     }
     /* on the first worker too: -0 + 0 is 0, and all must have the same bits. With NaN or Inf the
        first worker keeps the mean that it has */
-    if (result == GCOMP_OK && gcomp__machine_finite(gc, n))
+    if (result == GCOMP_OK && gcomp__sums_finite(gc, gc->floats.at, GCOMP_F32, n))
         gcomp__copy_gradients(gc, grads, flat, 1);
     return result;
 }
@@ -28552,7 +28531,7 @@ GCOMP_API gcomp_result gcomp_save(gcomp *gc, void *save, size_t capacity, size_t
         memset(gcomp__pass_next(&p, spare), 0, spare);
     }
     if (!gc->desc.comm.rank) gcomp__pass_lead(gc, &p);
-    gcomp__put32(s + bytes - 4, gcomp__crc(gc, 0, s, bytes - 4));
+    gcomp__put32(s + bytes - 4, gcomp__crc_bytes(gc, 0, s, bytes - 4));
     *length = bytes;
     return GCOMP_OK;
 }
@@ -28841,7 +28820,7 @@ static gcomp_result gcomp__check_save(gcomp *gc, size_t w, const void *save, siz
         return gcomp__fail_save(gc, GCOMP_TRUNCATED, w, NULL, "it ends before its content");
     if (gcomp__get64(s + GCOMP__SAVE_BYTES) < length)
         return gcomp__fail_save(gc, GCOMP_TRAILING_BYTES, w, NULL, "bytes follow its end");
-    if (gcomp__get32(s + length - 4) != gcomp__crc(gc, 0, s, length - 4))
+    if (gcomp__get32(s + length - 4) != gcomp__crc_bytes(gc, 0, s, length - 4))
         return gcomp__fail_save(gc, GCOMP_CHECKSUM_MISMATCH, w, NULL, "it was damaged");
     if (gcomp__get64(s + GCOMP__SAVE_SEED) != gc->desc.seed)
         return gcomp__fail_number(gc, w, "seed", gcomp__get64(s + GCOMP__SAVE_SEED), gc->desc.seed);

@@ -142,11 +142,13 @@ static void test_regroup_refuses_what_does_not_suit_and_changes_nothing(void)
     comm.allreduce_dtypes = 1u << GCOMP_I8;
     CHECK(gcomp_prepare(gc) == GCOMP_OK);
     for (long left = 0; left < 4; left++) {
-        size_t held = h.held, used = memory_of(gc);
+        size_t held = h.held, used = memory_of(gc), range[2], now[2]; /* what worker 1 owns of the first tensor */
         gcomp_result result;
+        CHECK(gcomp_shard(gc, 0, 1, &range[0], &range[1]) == GCOMP_OK);
         h.left = left;
         result = gcomp_regroup(gc, &comm, NULL);
         CHECK(result == (left < 3 ? GCOMP_OUT_OF_MEMORY : GCOMP_OK));
+        CHECK(gcomp_shard(gc, 0, 1, &now[0], &now[1]) == GCOMP_OK && !memcmp(range, now, sizeof now) == (result != GCOMP_OK));
         if (result) CHECK(h.held == held && memory_of(gc) == used);
         else CHECK(h.held > held && memory_of(gc) == h.held);
     }
