@@ -2575,8 +2575,9 @@ GCOMP__OTHERS_END
      NOINLINE     never inlined: what runs once a chunk or more seldom, and is called from several
                   places or only in some builds
      RARE         a case that hardly ever comes: never inlined, and out of the way of its caller
-     HEAVY        a loop over groups, which takes a method's functions as arguments: INLINE, so that
-                  each method gets its own loop; in the portable set NOINLINE, one loop for all
+     HEAVY        a loop over groups, which takes a method's functions as arguments, or a long
+                  function for each group: INLINE, so that each method gets its own; in the
+                  portable set NOINLINE, one for all
      EACH_WIDTH   a HEAVY function that is compiled for each width of codes, but in builds of some
                   methods, which are small, only once
      HOT          before another word: compiled for speed in the portable set, which is compiled
@@ -8075,7 +8076,7 @@ GCOMP__RARE gw gcomp__tie_broken(gw sum, gv rest, const gcomp__constants *u, siz
 /* 32 elements of a tile, in units of a place: x = number * 65536, |x| <= 32767 * 65536. The rounded
    numbers are the upper halves of q and r. */
 #define gcomp__dither GCOMP__F(dither)
-GCOMP__INLINE void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__constants *u, size_t i)
+GCOMP__HEAVY void gcomp__dither(gw *q, gw *r, gv x, gv y, const gcomp__constants *u, size_t i)
 {
     *q = gw_add(gw_floor(x), gcomp__drawn(u, i));
     *r = gw_add(gw_floor(y), gcomp__drawn(u, i + 16));
@@ -8183,7 +8184,7 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
 
 /* Adds 16 p. L1, L2 and SIDES need no max_bits: a NaN or an infinity shows in their sums. */
 #define gcomp__acc_add GCOMP__F(acc_add)
-GCOMP__INLINE void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
+GCOMP__HEAVY void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 {
     if (gcomp__measures(measure, GCOMP__L1)) {
         acc->float_sum = gv_add(acc->float_sum, gv_abs(p));
@@ -8250,7 +8251,7 @@ GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
 
 /* Folds the 16 lanes of each accumulator: the measures of `count` elements. */
 #define gcomp__acc_end GCOMP__F(acc_end)
-GCOMP__INLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gcomp__measured *m)
+GCOMP__NOINLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, gcomp__measured *m)
 {
     m->count = count;
     m->sum = m->other = 0;
@@ -12631,7 +12632,7 @@ static const gcomp__method gcomp__row_vote = {
 /* 32 levels, q >> shift and r >> shift, as codes, limited to low .. high first: by saturation alone
    where these are -128 .. 127. Codes of 16 bits are not limited. */
 #define gcomp__put_levels GCOMP__F(put_levels)
-GCOMP__INLINE void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int shift, int low,
+GCOMP__HEAVY void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int shift, int low,
                                      int high)
 {
     if (bits == 16) { /* 16 codes are 32 bytes */
@@ -13686,7 +13687,7 @@ static const int32_t gcomp__e2m1_values[16] = {
    an exponent are 2^m codes. steps is even, so that ties go to even r. Example, e4m3, x = 9.4:
    e = 3, a step is 1, r = 9, code 8 * 9 + 9 = 81 = 0 1010 001: 2^(10 - 7) * (1 + 1/8) = 9. */
 #define gcomp__small_float GCOMP__F(small_float)
-GCOMP__INLINE gw gcomp__small_float(gv x, int mantissa, int bias)
+GCOMP__HEAVY gw gcomp__small_float(gv x, int mantissa, int bias)
 {
     const int cut = 23 - mantissa;     /* bits of a float's mantissa that the code has not */
     const int least = 128 - bias;      /* 1 - bias as the exponent field of a float */
