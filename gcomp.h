@@ -4591,8 +4591,7 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
 /* Families of methods: what only they need is left out of builds that have none of them. Each has a
    bit of its own; with the bits of others it is a part of these too. */
 #define GCOMP__OF_SPARSE /* payloads of indices and values; leadertopk: lists of indices */ \
-    (1 | GCOMP__OF_ADDENDS | GCOMP__OF_SCRATCH)
-#define GCOMP__OF_ADDENDS 2 /* takes p with gcomp__addends_of */
+    (1 | GCOMP__OF_SCRATCH)
 #define GCOMP__OF_SCRATCH 4 /* payload->needs_scratch */
 #define GCOMP__OF_CODES (8 | GCOMP__OF_SCALE_FIRST) /* form.coded: coded levels */
 #define GCOMP__OF_SCALE_FIRST 0x10 /* a block's scale is known before the codes */
@@ -4650,10 +4649,10 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
     X(BLOCKTOPK, blocktopk, GCOMP__OF_SPARSE) \
     X(DGC, dgc, GCOMP__OF_SPARSE | GCOMP__OF_MOMENTUM | GCOMP__OF_L2) \
     X(NONZERO, nonzero, GCOMP__OF_SPARSE) \
-    X(RANDOMK, randomk, GCOMP__OF_ADDENDS) \
+    X(RANDOMK, randomk, 0) \
     X(LEADERTOPK, leadertopk, GCOMP__OF_SPARSE) \
-    X(SKETCH, sketch, GCOMP__OF_ADDENDS) \
-    X(FETCH, fetch, GCOMP__OF_ADDENDS | GCOMP__OF_MOMENTUM) \
+    X(SKETCH, sketch, 0) \
+    X(FETCH, fetch, GCOMP__OF_MOMENTUM) \
     X(POWERSGD, powersgd, GCOMP__OF_MOMENTUM) \
     X(INTSUM, intsum, 0) \
     X(VOTE, vote, GCOMP__OF_VOTES) \
@@ -4712,7 +4711,6 @@ static size_t gcomp__clear_last(uint8_t *codes, const gcomp__form *form, size_t 
     (((0 GCOMP__METHODS(GCOMP__FAMILIES_OF)) & (family)) == (family))
 #define GCOMP__HAS_SPARSE GCOMP__ANY_OF(GCOMP__OF_SPARSE)
 #define GCOMP__HAS_SIGNS GCOMP__ANY_OF(GCOMP__OF_SIGNS)
-#define GCOMP__HAS_ADDENDS GCOMP__ANY_OF(GCOMP__OF_ADDENDS)
 #define GCOMP__HAS_SCRATCH GCOMP__ANY_OF(GCOMP__OF_SCRATCH)
 #define GCOMP__HAS_CODES GCOMP__ANY_OF(GCOMP__OF_CODES)
 #define GCOMP__HAS_SCALE_FIRST GCOMP__ANY_OF(GCOMP__OF_SCALE_FIRST)
@@ -7626,45 +7624,42 @@ static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t b
 enum { GCOMP__ZEROS = GCOMP__SOME ? GCOMP__TILE / 4 : GCOMP__TILE };
 static const float gcomp__no_sum[GCOMP__ZEROS] = {0};
 
-/* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
-   is not x where x is -0.) Encoders that know the scale before the codes, and gcomp__addends_of,
-   give a tile of them; the others read the first 16 again and again. */
+/* A tile of -0, which stands in for a residual that there is not: x + -0 is x for every x. (x + 0
+   is not x where x is -0.) Encoders that know the scale after the codes read the first 16 again and
+   again. */
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
-#if GCOMP__HAS_SCALE_FIRST || GCOMP__HAS_ADDENDS
 GCOMP__ON_A_LINE static const float gcomp__no_residual[GCOMP__TILE] = {
     GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
-#else
-GCOMP__ON_A_LINE static const float gcomp__no_residual[16] = {GCOMP__EIGHT_OF(-0.0f),
-                                                              GCOMP__EIGHT_OF(-0.0f)};
-#endif
 #undef GCOMP__EIGHT_OF
+
+/* Where p is found: p of element j is g[j] + e[j]. */
+typedef struct gcomp__addends {
+    const float *g, *e;
+} gcomp__addends;
 #endif
 
 #if GCOMP__IN_EACH
-/* How many of `left` elements a loop over the last ones takes at once. Small builds have that loop
-   alone, which takes 16; others do whole groups of 16 before it, and all that is left here. */
-#define gcomp__group GCOMP__F(group)
-GCOMP__INLINE size_t gcomp__group(size_t left)
-{
-    return GCOMP__SMALL && left > 16 ? 16 : left;
-}
-
-/* The first `count` <= 16 floats at p, zeros behind; and back. The compiler makes two copies of 64
-   bytes of this at most, and it happens once an array. */
+/* The first 16 of `left` floats at p; where fewer are left, these and zeros behind. And back, where
+   no more than these are written. */
 #define gcomp__load_some GCOMP__F(load_some)
-GCOMP__INLINE gv gcomp__load_some(const float *p, size_t count)
+GCOMP__INLINE gv gcomp__load_some(const float *p, size_t left)
 {
     float f[16] = {0}; /* reading 16 floats at p could read behind the array */
-    memcpy(f, p, 4 * count);
+    if (left >= 16) return gv_load(p);
+    memcpy(f, p, 4 * left);
     return gv_load(f);
 }
 
 #define gcomp__store_some GCOMP__F(store_some)
-GCOMP__INLINE void gcomp__store_some(float *p, gv x, size_t count)
+GCOMP__INLINE void gcomp__store_some(float *p, gv x, size_t left)
 {
     float f[16];
+    if (left >= 16) {
+        gv_store(p, x);
+        return;
+    }
     gv_store(f, x);
-    memcpy(p, f, 4 * count);
+    memcpy(p, f, 4 * left);
 }
 
 /* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one kind
@@ -7696,9 +7691,9 @@ GCOMP__INLINE gv gcomp__load_pairs(const uint8_t *c, gcomp_dtype dtype)
     return dtype == GCOMP_F16 ? gv_load_half(c) : gv_load_bfloat(c);
 }
 
-/* p = scale * grad + residual of elements i .. i + 15. general and feedback are constants, so that
-   each loop has only what it needs: general 0 means that gradients are float with scale 1, feedback
-   0 that there is no residual. The product is rounded before the residual is added, on all sets. */
+/* p = scale * grad + residual of elements i .. i + 15. general 0 means that gradients are float
+   with scale 1, feedback 0 that there is no residual. The product is rounded before the residual
+   is added, on all sets. */
 #define gcomp__load_p GCOMP__F(load_p)
 GCOMP__INLINE gv gcomp__load_p(const gcomp__source *in, size_t i, int general, int feedback)
 {
@@ -7733,13 +7728,65 @@ static gv gcomp__load_p_some(const gcomp__source *in, size_t i, size_t count)
     return gcomp__load_p(&some, 0, 1, gcomp__residual_memory(in->residual) != NULL);
 }
 
-/* 1 if the input must be converted or multiplied. Kernels have a loop for each case, since a test
-   in the loop, or a multiplication by 1, would cost as much as the rest. */
+/* 1 if the input must be converted or multiplied. */
 #define gcomp__general GCOMP__F(general)
 GCOMP__INLINE int gcomp__general(const gcomp__source *in)
 {
     return in->dtype != GCOMP_F32 || in->scale != 1.0f ||
            (GCOMP__HAS_STORED && in->residual.packed);
+}
+
+/* p of elements i .. i + count - 1 of an input of any type and scale. */
+#define gcomp__make_p GCOMP__F(make_p)
+GCOMP__NOINLINE void gcomp__make_p(float *p, const gcomp__source *input, size_t i, size_t count)
+{
+    gcomp__source in = *input;
+    size_t j;
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+    if (in.residual.packed) { /* as floats; p has room: each is read before p is written */
+        gcomp__unpack_residual(p, in.residual, i, i + count);
+        in.residual = gcomp__residual_in(p, GCOMP__FLOATS);
+    } else
+#endif
+    if (in.residual.floats) in.residual.floats += i;
+    in.grad = (const uint8_t *)in.grad + i * gcomp__dtype_bytes(in.dtype);
+    for (j = 0; j + 16 <= count; j += 16)
+        gv_store(p + j, gcomp__load_p(&in, j, 1, in.residual.floats != NULL));
+    if (j < count) gcomp__store_some(p + j, gcomp__load_p_some(&in, j, count - j), count - j);
+}
+
+/* Makes p of elements i .. i + count - 1 in `tile`; zeros stand behind, up to 16 elements. */
+#define gcomp__addends_made GCOMP__F(addends_made)
+GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size_t i, size_t count,
+                                                   float *tile)
+{
+    const gcomp__addends p = {tile, gcomp__no_residual};
+    if (count % 16) memset(tile + count / 16 * 16, 0, 64);
+    gcomp__make_p(tile, in, i, count);
+    return p;
+}
+
+/* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
+   are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
+   in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
+   can be loaded: those of the tensor that follow, or zeros. */
+#define gcomp__addends_of GCOMP__F(addends_of)
+GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
+                                               size_t count, float *tile)
+{
+    gcomp__addends p;
+    if (gcomp__general(in) || gcomp__round_up(count, 16) > n - i)
+        return gcomp__addends_made(in, i, count, tile);
+    p.g = (const float *)in->grad + i;
+    p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
+    return p;
+}
+
+/* p of elements j .. j + 15. */
+#define gcomp__p_at GCOMP__F(p_at)
+GCOMP__INLINE gv gcomp__p_at(gcomp__addends p, size_t j)
+{
+    return gv_add(gv_load(p.g + j), gv_load(p.e + j));
 }
 
 /* Kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
@@ -7803,87 +7850,49 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* Kernel absorb: residual <- scale * grad + residual, saturated; y <- 0. A sparse
-   commit begins so: all of p is kept, and then what was sent is moved from the residual to the
-   mean. Either output may be missing; grad may be y. */
+/* Kernel absorb: residual <- p, saturated; y <- 0. A sparse commit begins so: all of p is kept, and
+   then what was sent is moved from the residual to the mean. Either output may be missing; y may be
+   the gradient, which is dropped where nothing is kept. */
 #define gcomp__absorb GCOMP__F(absorb)
 static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
 {
-    size_t i = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, i + GCOMP_CHUNK);
-    const gcomp__source in = sink->in;
-    float *const residual = in.residual.floats, *const y = sink->y.floats;
-    gv zero = gv_splat(0);
-    if (!residual) {
-        if (y) memset(y + i, 0, 4 * (end - i)); /* nothing is kept: the gradient is dropped */
-        return;
-    }
-    if (GCOMP__SMALL || gcomp__general(&in) || !y) { /* two loops, see gcomp__general */
-        for (; i + 16 <= end; i += 16) {
-            gv_store(residual + i, gv_saturate(gcomp__load_p(&in, i, 1, 1)));
-            if (y) gv_store(y + i, zero);
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    float *const residual = sink->in.residual.floats, *const y = sink->y.floats;
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (residual) {
+            const gcomp__addends from = gcomp__addends_of(&sink->in, end, i, count, tile);
+            float *const to = count % 16 ? tile : residual + i;
+            for (size_t j = 0; j < count; j += 16)
+                gv_store(to + j, gv_saturate(gcomp__p_at(from, j)));
+            if (to == tile) memcpy(residual + i, tile, 4 * count);
         }
-    } else {
-        for (; i + 16 <= end; i += 16) {
-            gv_store(residual + i, gv_saturate(gcomp__load_p(&in, i, 0, 1)));
-            gv_store(y + i, zero);
-        }
-    }
-    if (i < end) {
-        gcomp__store_some(residual + i, gv_saturate(gcomp__load_p_some(&in, i, end - i)), end - i);
-        if (y) memset(y + i, 0, 4 * (end - i));
+        if (y) memset(y + i, 0, 4 * count);
     }
 }
 
-/* Kernel advance: p, the next u and zeros of elements begin .. end - 1, whole groups of 16. The
-   formulas stand at gcomp__momentum. Each group is loaded before it is stored, so outputs may be
-   the inputs. */
-#define gcomp__advance_driver GCOMP__F(advance_driver)
-GCOMP__HEAVY void gcomp__advance_driver(const gcomp__momentum *d, size_t begin, size_t end,
-                                        int general, int nesterov)
-{
-    const gcomp__momentum job = *d; /* a copy, which no store in the loop can change */
-    const gv m = gv_splat(job.factor), zero = gv_splat(0);
-    for (size_t i = begin; i + 16 <= end; i += 16) {
-        const gv g = gcomp__load_p(&job.in, i, general, 0), u = gv_load(job.u + i);
-        /* general and nesterov are constants; the tests of pointers are the same in all turns */
-        gv next = nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
-        gv p = job.v ? gv_add(gv_load(job.v + i), next) : next; /* v is the residual */
-        if (nesterov) p = gv_add(p, g);
-        if (job.p) gv_store(job.p + i, p);
-        if (job.next) gv_store(job.next + i, next);
-        if (job.zero) gv_store(job.zero + i, zero);
-    }
-}
-
-/* The same for any number of elements. Loops without nesterov exist for general inputs and for
-   plain ones; nesterov, which is rare, has the general loop alone. */
+/* Kernel advance: p, the next u and zeros of elements begin .. end - 1. The formulas stand at
+   gcomp__momentum. Each group is loaded before it is stored, so outputs may be the inputs. */
 #define gcomp__advance_momentum GCOMP__F(advance_momentum)
 static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size_t end)
 {
-    const size_t rest = (end - begin) % 16, at = end - rest; /* the last elements, from `at` on */
-    const int general = gcomp__general(&d->in);
-    if (d->nesterov) gcomp__advance_driver(d, begin, at, 1, 1);
-    else if (general) gcomp__advance_driver(d, begin, at, 1, 0);
-    else gcomp__advance_driver(d, begin, at, 0, 0);
-    if (rest) { /* the same for a line of 16 of each array: g, u, v, p; next overwrites u */
-        float line[4][16];
-        gcomp__momentum some = *d;
-        gv_store(line[0], gcomp__load_p_some(&d->in, at, rest));
-        gv_store(line[1], gcomp__load_some(d->u + at, rest));
-        if (d->v) gv_store(line[2], gcomp__load_some(d->v + at, rest));
-        some.in.grad = line[0]; /* scaled already */
-        some.in.dtype = GCOMP_F32;
-        some.in.scale = 1;
-        some.u = line[1];
-        some.v = d->v ? line[2] : NULL;
-        some.p = line[3];
-        some.next = line[1];
-        some.zero = NULL; /* written below, without a line */
-        if (d->nesterov) gcomp__advance_driver(&some, 0, 16, 0, 1);
-        else gcomp__advance_driver(&some, 0, 16, 0, 0);
-        if (d->p) memcpy(d->p + at, line[3], 4 * rest);
-        if (d->next) memcpy(d->next + at, line[1], 4 * rest);
-        if (d->zero) memset(d->zero + at, 0, 4 * rest);
+    const gcomp__momentum job = *d; /* a copy, which no store in the loop can change */
+    const gv m = gv_splat(job.factor), zero = gv_splat(0);
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, stop; i < end; i = stop) {
+        stop = gcomp__min(end, i + GCOMP__TILE);
+        gcomp__addends from = gcomp__addends_of(&job.in, end, i, stop - i, tile);
+        for (; i < stop; i += 16, from.g += 16) {
+            const size_t left = stop - i;
+            const gv g = gv_load(from.g), u = gcomp__load_some(job.u + i, left);
+            gv next = job.nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
+            gv p = job.v ? gv_add(gcomp__load_some(job.v + i, left), next) : next;
+            if (job.nesterov) p = gv_add(p, g); /* v is the residual */
+            if (job.p) gcomp__store_some(job.p + i, p, left);
+            if (job.next) gcomp__store_some(job.next + i, next, left);
+            if (job.zero) gcomp__store_some(job.zero + i, zero, left);
+        }
     }
 }
 
@@ -7891,25 +7900,21 @@ static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size
    sum of floats, part = 1 / world. Returns the bits of the largest |p|, which tell whether all p
    are finite. */
 #define gcomp__scale_copy GCOMP__F(scale_copy)
-static uint32_t gcomp__scale_copy(float *y, const gcomp__source *input, size_t begin, size_t end,
+static uint32_t gcomp__scale_copy(float *y, const gcomp__source *in, size_t begin, size_t end,
                                   float part)
 {
-    const gcomp__source in = *input;
-    const int general = gcomp__general(&in);
-    gv max_bits = gv_splat(0), f = gv_splat(part), p; /* f: the factor in all lanes */
-    size_t i;
-    /* the loop below takes small residuals, too */
-    for (i = begin; !GCOMP__SMALL && !in.residual.packed && i + 16 <= end; i += 16) {
-        p = general ? gcomp__load_p(&in, i, 1, in.residual.floats != NULL)
-                    : gcomp__load_p(&in, i, 0, in.residual.floats != NULL);
-        max_bits = gv_max_bits(max_bits, p);
-        gv_store(y + i, gv_mul(p, f));
-    }
-    for (size_t some; i < end; i += some) {
-        some = gcomp__min(16, end - i);
-        p = gcomp__load_p_some(input, i, some);
-        max_bits = gv_max_bits(max_bits, p);
-        gcomp__store_some(y + i, gv_mul(p, f), some);
+    gv max_bits = gv_splat(0), f = gv_splat(part); /* f: the factor in all lanes */
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        const gcomp__addends from = gcomp__addends_of(in, end, i, count, tile);
+        float *const to = count % 16 ? tile : y + i;
+        for (size_t j = 0; j < count; j += 16) {
+            const gv p = gcomp__p_at(from, j);
+            max_bits = gv_max_bits(max_bits, p);
+            gv_store(to + j, gv_mul(p, f));
+        }
+        if (to == tile) memcpy(y + i, tile, 4 * count);
     }
     return gv_most(max_bits); /* of 16 lanes */
 }
@@ -7921,12 +7926,8 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 {
     gv max_bits = gv_splat(0);
     size_t i;
-    for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
-        max_bits = gv_max_bits(max_bits, gv_load(x + i));
-    for (size_t some; i < n; i += some) {
-        some = gcomp__group(n - i);
-        max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, some));
-    }
+    for (i = 0; i + 16 <= n; i += 16) max_bits = gv_max_bits(max_bits, gv_load(x + i));
+    if (i < n) max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, n - i));
     return gv_most(max_bits);
 }
 
@@ -7966,13 +7967,11 @@ GCOMP__ON_A_LINE static int gcomp__any_invalid(const gcomp__form *form, const ui
 GCOMP__NOINLINE void gcomp__widen(float *y, const void *x, gcomp_dtype dtype, size_t n)
 {
     gcomp__source in; /* what is widened, as a gradient with scale 1 */
-    size_t i;
     memset(&in, 0, sizeof in);
     in.grad = x;
     in.dtype = dtype;
     in.scale = 1;
-    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gcomp__load_p(&in, i, 1, 0));
-    if (i < n) gcomp__store_some(y + i, gcomp__load_p_some(&in, i, n - i), n - i);
+    gcomp__make_p(y, &in, 0, n);
 }
 
 #define gcomp__narrow GCOMP__F(narrow)
@@ -7981,7 +7980,7 @@ GCOMP__NOINLINE void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, s
     uint8_t *b = (uint8_t *)y, some[32]; /* some: the last group, of which count < 16 are kept */
     for (size_t i = 0; i < n; i += 16) {
         size_t count = gcomp__min(16, n - i);
-        gv v = count == 16 ? gv_load(x + i) : gcomp__load_some(x + i, count);
+        gv v = gcomp__load_some(x + i, count);
         uint8_t *to = count == 16 ? b + 2 * i : some; /* 16 halves need 32 bytes */
         if (dtype == GCOMP_F16) gv_store_half(to, v);
         else gv_store_bfloat(to, v);
@@ -7995,12 +7994,8 @@ GCOMP__NOINLINE void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, s
 GCOMP__NOINLINE void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
     size_t i;
-    for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
-        gv_store(y + i, gv_saturate(gv_load(x + i)));
-    for (size_t some; i < n; i += some) {
-        some = gcomp__group(n - i);
-        gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, some)), some);
-    }
+    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
+    if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
 }
 #endif
 #endif
@@ -8179,10 +8174,21 @@ GCOMP__INLINE void gcomp__acc_move(gcomp__acc *to, const gcomp__acc *from, int m
     if (gcomp__measures(measure, GCOMP__L1)) to->float_sum = from->float_sum;
     if (gcomp__measures(measure, GCOMP__SIDES) || gcomp__measures(measure, GCOMP__MOMENTS))
         to->other = from->other;
+    if (gcomp__measures(measure, GCOMP__RANGE)) to->low = from->low, to->high = from->high;
     to->negative = from->negative;
 }
 
-/* Adds 16 p. L1, L2 and SIDES need no max_bits: a NaN or an infinity shows in their sums. */
+/* The bits of floats as integers with sign, in the order of the floats. Bits of floats >= 0 are in
+   order already; those of floats < 0 are in reverse order, so all of them but the sign are flipped.
+   An order of integers has a place for NaN and infinities too, and takes one instruction. */
+#define gcomp__ordered GCOMP__F(ordered)
+GCOMP__INLINE gw gcomp__ordered(gw x)
+{
+    return gw_xor(x, gw_shr(gw_sar(x, 31), 1));
+}
+
+/* Adds 16 p. L1, L2 and SIDES need no max_bits: a NaN or an infinity shows in their sums; RANGE
+   neither: its ends tell. */
 #define gcomp__acc_add GCOMP__F(acc_add)
 GCOMP__HEAVY void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
 {
@@ -8193,6 +8199,10 @@ GCOMP__HEAVY void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
     } else if (gcomp__measures(measure, GCOMP__SIDES)) {
         gs_sides(&acc->sum, &acc->other, p); /* sums of p >= 0, and of -p for p < 0 */
         acc->negative += gcomp__popcount(gv_below_0(p));
+    } else if (gcomp__measures(measure, GCOMP__RANGE)) {
+        const gw x = gcomp__ordered(gw_bits(p));
+        acc->low = gw_min(acc->low, x);
+        acc->high = gw_max(acc->high, x);
     } else {
         acc->max_bits = gv_max_bits(acc->max_bits, p);
         if (gcomp__measures(measure, GCOMP__MOMENTS)) {
@@ -8202,38 +8212,7 @@ GCOMP__HEAVY void gcomp__acc_add(gcomp__acc *acc, gv p, int measure)
     }
 }
 
-/* p of elements i .. i + count - 1 of an input of any type and scale. */
-#define gcomp__make_p GCOMP__F(make_p)
-GCOMP__NOINLINE void gcomp__make_p(float *p, const gcomp__source *input, size_t i, size_t count)
-{
-    gcomp__source in = *input;
-    size_t j;
-#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.residual.packed) { /* as floats; p has room: each is read before p is written */
-        gcomp__unpack_residual(p, in.residual, i, i + count);
-        in.residual = gcomp__residual_in(p, GCOMP__FLOATS);
-    } else
-#endif
-    if (in.residual.floats) in.residual.floats += i;
-    in.grad = (const uint8_t *)in.grad + i * gcomp__dtype_bytes(in.dtype);
-    for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
-        gv_store(p + j, gcomp__load_p(&in, j, 1, in.residual.floats != NULL));
-    for (size_t some; j < count; j += some) {
-        some = gcomp__group(count - j);
-        gcomp__store_some(p + j, gcomp__load_p_some(&in, j, some), some);
-    }
-}
-
 #if !GCOMP__IN_WIDE
-/* The bits of floats as integers with sign, in the order of the floats. Bits of floats >= 0 are in
-   order already; those of floats < 0 are in reverse order, so all of them but the sign are flipped.
-   An order of integers has a place for NaN and infinities too, and takes one instruction. */
-#define gcomp__ordered GCOMP__F(ordered)
-GCOMP__INLINE gw gcomp__ordered(gw x)
-{
-    return gw_xor(x, gw_shr(gw_sar(x, 31), 1));
-}
-
 /* Begins a measure: sums of nothing. max_bits goes on, since it is wanted over all blocks. */
 #define gcomp__acc_none GCOMP__F(acc_none)
 GCOMP__INLINE void gcomp__acc_none(gcomp__acc *acc, int measure)
@@ -8283,72 +8262,41 @@ GCOMP__NOINLINE void gcomp__acc_end(gcomp__acc *acc, size_t count, int measure, 
     }
 }
 
-/* Adds elements p = g + e to running measures; e may be NULL. Zeros behind the last elements change
-   neither sums nor the largest |p|. `measure` is a constant in each call, so that each has a loop
-   of its own. */
+/* Adds elements p = g + e to running measures. stride: 16, or 0 where e is 16 times -0. Zeros
+   behind the last elements change neither sums nor the largest |p|; of RANGE copies of an element
+   stand there. `measure` is a constant in each call, so that each has a loop of its own. */
 #define gcomp__acc_run GCOMP__F(acc_run)
-GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e, size_t count,
-                                 int measure)
+GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e, size_t stride,
+                                 size_t count, int measure)
 {
     gcomp__acc a; /* the copy that the loop adds to */
     size_t i;
     gcomp__acc_move(&a, acc, measure);
-    for (i = 0; !GCOMP__SMALL && i + 16 <= count; i += 16) {
-        gv p = gv_load(g + i);
-        gcomp__acc_add(&a, e ? gv_add(p, gv_load(e + i)) : p, measure);
-    }
-    for (size_t some; i < count; i += some) {
-        some = gcomp__group(count - i);
-        gv p = gcomp__load_some(g + i, some);
-        if (e) p = gv_add(p, gcomp__load_some(e + i, some));
-        gcomp__acc_add(&a, p, measure);
+    for (i = 0; i + 16 <= count; i += 16, e += stride)
+        gcomp__acc_add(&a, gv_add(gv_load(g + i), gv_load(e)), measure);
+    if (i < count) {
+        float f[32]; /* gradients in f[0 .. 15], residuals in f[16 .. 31] */
+        gcomp__pad(f, g + i, count - i);
+        gcomp__pad(f + 16, e, count - i);
+        for (size_t j = count - i; gcomp__measures(measure, GCOMP__RANGE) && j < 16; j++)
+            f[j] = f[0], f[16 + j] = f[16];
+        gcomp__acc_add(&a, gv_add(gv_load(f), gv_load(f + 16)), measure);
     }
     gcomp__acc_move(acc, &a, measure);
 }
 
-/* The same for GCOMP__RANGE. Zeros behind the last elements would count as elements, so the first
-   of them stands there instead. stride: 16, or 0 where e is 16 times -0. */
-#define gcomp__acc_range GCOMP__F(acc_range)
-GCOMP__HEAVY void gcomp__acc_range(gcomp__acc *acc, const float *g, const float *e, size_t stride,
-                                   size_t count)
-{
-    gw low = acc->low, high = acc->high, x; /* x: 16 p as ordered integers */
-    size_t i;
-    for (i = 0; i + 16 <= count; i += 16, e += stride) {
-        x = gcomp__ordered(gw_bits(gv_add(gv_load(g + i), gv_load(e))));
-        low = gw_min(low, x);
-        high = gw_max(high, x);
-    }
-    if (i < count) {
-        float f[32];
-        memcpy(f, g + i, 4 * (count - i)); /* gradients in f[0 .. 15], residuals in f[16 .. 31] */
-        memcpy(f + 16, e, 4 * (count - i));
-        /* copies of the first element of the group behind the last one */
-        for (size_t j = count - i; j < 16; j++) f[j] = f[0], f[16 + j] = f[16];
-        x = gcomp__ordered(gw_bits(gv_add(gv_load(f), gv_load(f + 16))));
-        low = gw_min(low, x);
-        high = gw_max(high, x);
-    }
-    acc->low = low; /* 16 lanes, folded by acc_end */
-    acc->high = high;
-}
-
 /* The same for a measure that is not a constant: those that encoders need before the codes. */
 #define gcomp__acc_any GCOMP__F(acc_any)
-GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float *e, size_t count,
-                                    int measure)
+GCOMP__NOINLINE void gcomp__acc_any(gcomp__acc *acc, const float *g, const float *e, size_t stride,
+                                    size_t count, int measure)
 {
-    if (measure == GCOMP__MOST) {
-        if (e) gcomp__acc_run(acc, g, e, count, GCOMP__MOST);
-        else gcomp__acc_run(acc, g, NULL, count, GCOMP__MOST);
-    } else if (gcomp__measures(measure, GCOMP__L2)) {
-        gcomp__acc_run(acc, g, e, count, GCOMP__L2);
-    } else if (gcomp__measures(measure, GCOMP__MOMENTS)) {
-        gcomp__acc_run(acc, g, e, count, GCOMP__MOMENTS);
-    } else if (gcomp__measures(measure, GCOMP__RANGE)) {
-        if (e) gcomp__acc_range(acc, g, e, 16, count);
-        else gcomp__acc_range(acc, g, gcomp__no_residual, 0, count);
-    }
+    if (measure == GCOMP__MOST) gcomp__acc_run(acc, g, e, stride, count, GCOMP__MOST);
+    else if (gcomp__measures(measure, GCOMP__L2))
+        gcomp__acc_run(acc, g, e, stride, count, GCOMP__L2);
+    else if (gcomp__measures(measure, GCOMP__MOMENTS))
+        gcomp__acc_run(acc, g, e, stride, count, GCOMP__MOMENTS);
+    else if (gcomp__measures(measure, GCOMP__RANGE))
+        gcomp__acc_run(acc, g, e, stride, count, GCOMP__RANGE);
 }
 
 /* Kernel measure: measures p of elements begin .. end - 1; begin is a multiple of 16. Inputs that
@@ -8360,17 +8308,15 @@ static void gcomp__measure_range(const gcomp__source *in, size_t begin, size_t e
     gcomp__acc acc;
     acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, measure);
-    if (!GCOMP__SMALL && !gcomp__general(in)) {
-        const float *g = (const float *)in->grad + begin;
-        gcomp__acc_any(&acc, g, gcomp__residual_at(in->residual, begin).floats, end - begin,
-                       measure);
-    } else {
-        for (size_t i = begin; i < end; i += GCOMP__TILE) {
-            GCOMP__ON_A_LINE float tile[GCOMP__TILE];
-            size_t count = gcomp__min(GCOMP__TILE, end - i);
-            gcomp__make_p(tile, in, i, count); /* p with the residual: none is passed on */
-            gcomp__acc_any(&acc, tile, NULL, count, measure);
-        }
+    const float *e = in->residual.floats;
+    if (!gcomp__general(in))
+        gcomp__acc_any(&acc, (const float *)in->grad + begin, e ? e + begin : gcomp__no_residual,
+                       e ? 16 : 0, end - begin, measure);
+    for (size_t i = begin, count; gcomp__general(in) && i < end; i += count) {
+        GCOMP__ON_A_LINE float tile[GCOMP__TILE];
+        count = gcomp__min(GCOMP__TILE, end - i);
+        gcomp__make_p(tile, in, i, count);
+        gcomp__acc_any(&acc, tile, gcomp__no_residual, 0, count, measure);
     }
     gcomp__acc_end(&acc, end - begin, measure, m);
 }
@@ -8434,7 +8380,7 @@ GCOMP__NOINLINE uint32_t gcomp__fit_alone(gcomp__tile *t, size_t i, size_t count
         gcomp__acc acc;
         acc.max_bits = gv_splat(0);
         gcomp__acc_none(&acc, form->measure);
-        gcomp__acc_any(&acc, p, NULL, m.count, form->measure);
+        gcomp__acc_any(&acc, p, gcomp__no_residual, 0, m.count, form->measure);
         gcomp__acc_end(&acc, m.count, form->measure, &m);
     }
     gcomp__fit_block(t->job, &m, (i >> gcomp__log2((uint32_t)form->block)) + k, &u);
@@ -8803,15 +8749,11 @@ static void gcomp__point_to(gcomp__tile *t, size_t i, size_t count)
 #define gcomp__load_tile GCOMP__F(load_tile)
 GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
 {
-    for (size_t j = 0; j < count; j += 16) {
-        const size_t some = gcomp__min(16, count - j);
-        if (some == 16)
-            gv_store(t->p + j, gv_add(gv_load(t->grad + j), gv_load(t->residual + j)));
-        else
-            gv_store(t->p + j, gv_add(gcomp__load_some(t->grad + j, some),
-                                      gcomp__load_some(t->residual + j, some)));
-    }
-    if (count % 32 && count % 32 <= 16) gv_store(t->p + (count + 15) / 16 * 16, gv_splat(0));
+    size_t j;
+    for (j = 0; j + 16 <= count; j += 16)
+        gv_store(t->p + j, gv_add(gv_load(t->grad + j), gv_load(t->residual + j)));
+    for (; j < count; j++) t->p[j] = t->grad[j] + t->residual[j];
+    for (; j % 32; j++) t->p[j] = 0;
 }
 
 /* Codes and scales of a chunk, from element `begin` on, where the scale is known before the codes:
@@ -9138,55 +9080,35 @@ static void gcomp__pack_residual(gcomp__residual residual, const float *from, si
             gcomp__pack_codes(to, gv_load(x + j), u.inverse, draws ? draws + j / 2 : NULL);
     }
 }
-
-/* residual <- scale * grad + residual - sent for a small residual: elements i .. i + count - 1 of
-   one tile, i its first one. `sent` is NULL, or has room for a tile. */
-#define gcomp__update_stored GCOMP__F(update_stored)
-GCOMP__NOINLINE void gcomp__update_stored(const gcomp__source *in, size_t i, size_t count,
-                                          const float *sent)
-{
-    GCOMP__ON_A_LINE float p[GCOMP__TILE];
-    memset(p + count / 16 * 16, 0, count % 16 ? 64 : 0); /* behind the last element */
-    gcomp__make_p(p, in, i, count);
-    for (size_t j = 0; j < count; j += 16) {
-        const gv x = gv_load(p + j);
-        gv_store(p + j, gv_saturate(sent ? gv_sub(x, gv_load(sent + j)) : x));
-    }
-    gcomp__pack_residual(gcomp__residual_at(in->residual, i), p, count, i);
-}
 #endif
 
-/* Kernel update_residual: residual <- scale * grad + residual - sent, saturated, for elements
-   i .. i + count - 1. sent holds `count` floats, or is NULL: then nothing is subtracted. */
+/* residual <- scale * grad + residual - sent, saturated, for `count` elements from i on. sent is
+   NULL, and nothing is subtracted, or has so many values. The tiles of a small residual begin with
+   a block. */
 #define gcomp__update_residual GCOMP__F(update_residual)
-GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *input, size_t i, size_t count,
+GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *in, size_t i, size_t count,
                                             const float *sent)
 {
-    const gcomp__source in = *input;
-    float *const residual = in.residual.floats;
-    const size_t end = i + count;
-#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
-    if (in.residual.packed) {
-        gcomp__update_stored(input, i, count, sent);
-        return;
-    }
-#endif
-    if (!GCOMP__SMALL && !gcomp__general(&in) && sent) {
-        for (; i + 16 <= end; i += 16, sent += 16)
-            gv_store(residual + i,
-                            gv_saturate(gv_sub(gcomp__load_p(&in, i, 0, 1), gv_load(sent))));
-    } else {
-        for (; !GCOMP__SMALL && i + 16 <= end; i += 16) {
-            gv p = gcomp__load_p(&in, i, 1, 1);
-            if (sent) p = gv_sub(p, gv_load(sent)), sent += 16;
-            gv_store(residual + i, gv_saturate(p));
+    const gcomp__residual residual = in->residual;
+    float tile[GCOMP__TILE];
+    for (size_t end = i + count, j; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        const gcomp__addends from = gcomp__addends_of(in, end, i, count, tile);
+        float *const to = residual.floats ? residual.floats + i : tile;
+        for (j = 0; j + 16 <= count; j += 16) {
+            gv p = gcomp__p_at(from, j);
+            if (sent) p = gv_sub(p, gv_load(sent + j));
+            gv_store(to + j, gv_saturate(p));
         }
-    }
-    for (size_t some; i < end; i += some) {
-        some = gcomp__group(end - i);
-        gv p = gcomp__load_p_some(input, i, some);
-        if (sent) p = gv_sub(p, gcomp__load_some(sent, some)), sent += some;
-        gcomp__store_some(residual + i, gv_saturate(p), some);
+        if (j < count) {
+            gv p = gcomp__p_at(from, j);
+            if (sent) p = gv_sub(p, gcomp__load_some(sent + j, count - j));
+            gcomp__store_some(to + j, gv_saturate(p), count - j);
+        }
+        if (sent) sent += count;
+#if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
+        if (residual.packed) gcomp__pack_residual(gcomp__residual_at(residual, i), tile, count, i);
+#endif
     }
 }
 
@@ -9206,10 +9128,9 @@ GCOMP__NOINLINE void gcomp__add_scaled(float *y, const float *x, float weight, s
         gv_store(y + i + 16, gv_saturate(gv_add(gv_load(base + stride), b)));
     }
     for (; i < count; i += 16, base += stride) {
-        const size_t some = gcomp__min(16, count - i);
-        const gv d = gv_mul(gcomp__load_some(x + i, some), f);
-        const gv sum = gv_add(fresh ? gv_load(nothing) : gcomp__load_some(base, some), d);
-        gcomp__store_some(y + i, gv_saturate(sum), some);
+        const gv d = gv_mul(gcomp__load_some(x + i, count - i), f);
+        const gv sum = gv_add(gcomp__load_some(base, count - i), d);
+        gcomp__store_some(y + i, gv_saturate(sum), count - i);
     }
 }
 
@@ -14448,25 +14369,22 @@ static void gcomp__mix(float *x, size_t i, size_t count, size_t m, uint64_t word
    Returns the sum of p * p, which is infinite or wrong where squares are no normal floats; *most:
    the bits of the largest |p|, from 0x7f800000 on if a p is not finite. */
 #define gcomp__hadamard_take GCOMP__F(hadamard_take)
-static double gcomp__hadamard_take(const gcomp__source *from, uint64_t words, size_t n, float *x,
+static double gcomp__hadamard_take(const gcomp__source *in, uint64_t words, size_t n, float *x,
                                    size_t i, size_t size, uint32_t *most)
 {
-    const gcomp__source in = *from;
-    const int general = gcomp__general(&in); /* other than floats with scale 1 */
-    const int feedback = in.residual.floats != NULL;
     gv max_bits = gv_splat(gcomp__zero());
     gs sum = gs_none(); /* in double */
     uint32_t draws[GCOMP__SIGN_WORDS];
+    float tile[256];
     size_t stop;
     for (size_t j = 0; j < size; j = stop) { /* the part of 256 elements that share draws */
         gw signs = gcomp__signs(draws, words, i + j, size - j, j == 0);
         gv some = gv_splat(gcomp__zero()); /* squares of up to 16 groups, as floats */
         stop = gcomp__min(size, j + 256 - (i + j) % 256);
-        for (; j < stop; j += 16) {
-            gv p;
-            if (i + j + 16 > n) p = gcomp__load_p_some(&in, i + j, n - i - j);
-            else if (general) p = gcomp__load_p(&in, i + j, 1, feedback);
-            else p = gcomp__load_p(&in, i + j, 0, feedback);
+        gcomp__addends from =
+            gcomp__addends_of(in, n, i + j, gcomp__min(stop, n - i) - j, tile);
+        for (; j < stop; j += 16, from.g += 16, from.e += 16) {
+            const gv p = gcomp__p_at(from, 0);
             some = gv_add(some, gv_mul(p, p));
             max_bits = gv_max_bits(max_bits, p);
             gv_store(x + j, gcomp__flip_signs(p, signs));
@@ -15311,49 +15229,7 @@ static uint32_t gcomp__sparse_guess(const gcomp__call *call, const gcomp__select
 
    If the buffer gets full, it is cut to its k largest elements, and the guess is raised above the
    least of them: elements that come later must be larger to be among the k. */
-#if GCOMP__IN_FIRST
-/* Where p is found: p of element j is g[j] + e[j]. */
-typedef struct gcomp__addends {
-    const float *g, *e;
-} gcomp__addends;
-#endif
-
-#if GCOMP__IN_EACH && GCOMP__HAS_ADDENDS
-/* Makes p of elements i .. i + count - 1 in `tile`; zeros stand behind, up to 16 elements. */
-#define gcomp__addends_made GCOMP__F(addends_made)
-GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size_t i, size_t count,
-                                                   float *tile)
-{
-    const gcomp__addends p = {tile, gcomp__no_residual};
-    if (count % 16) memset(tile + count / 16 * 16, 0, 64);
-    gcomp__make_p(tile, in, i, count);
-    return p;
-}
-
-/* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
-   are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
-   in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
-   can be loaded: those of the tensor that follow, or zeros. */
-#define gcomp__addends_of GCOMP__F(addends_of)
-GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
-                                               size_t count, float *tile)
-{
-    gcomp__addends p;
-    if (gcomp__general(in) || gcomp__round_up(count, 16) > n - i)
-        return gcomp__addends_made(in, i, count, tile);
-    p.g = (const float *)in->grad + i;
-    p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
-    return p;
-}
-
-/* p of elements j .. j + 15. */
-#define gcomp__p_at GCOMP__F(p_at)
-GCOMP__INLINE gv gcomp__p_at(gcomp__addends p, size_t j)
-{
-    return gv_add(gv_load(p.g + j), gv_load(p.e + j));
-}
-
-#if !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
+#if GCOMP__IN_EACH && !GCOMP__IN_WIDE && GCOMP__HAS_SPARSE
 /* Kernel collect: the candidates among elements s->at .. s->end - 1, until the buffer is full.
    All groups of a tile are marked before the first candidate is taken: few groups have any, and a
    branch for each would often be predicted wrongly. */
@@ -15402,7 +15278,6 @@ static void gcomp__collect(gcomp__selection *s)
 
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {gcomp__collect, gcomp__gaps,
                                                        gcomp__two_lists};
-#endif
 #endif
 #if GCOMP__IN_EACH && !GCOMP__IN_WIDE && !GCOMP__HAS_SPARSE
 static const gcomp__sparse_kernels GCOMP__F(sparse) = {NULL, NULL, NULL};
@@ -20091,17 +19966,6 @@ GCOMP__INLINE gv gcomp__intsum_steps(gv p, const gcomp__constants *u)
     return gv_mul(gv_mul(p, gv_splat(u->lift)), gv_splat(u->inverse));
 }
 
-/* p of elements i .. i + 15, of which `left` are there, 16 or more of them all; zeros behind.
-   `general` is known outside of the loop: each branch calls a copy made for it. */
-#define gcomp__intsum_load GCOMP__F(intsum_load)
-GCOMP__INLINE gv gcomp__intsum_load(const gcomp__source *in, int general, size_t i, size_t left)
-{
-    const int feedback = in->residual.floats != NULL;
-    if (left == 0) return gv_splat(0);
-    if (left < 16) return gcomp__load_p_some(in, i, left);
-    return general ? gcomp__load_p(in, i, 1, feedback) : gcomp__load_p(in, i, 0, feedback);
-}
-
 /* x rounded at random, for codes of 32 bits: their levels, up to 2^22, with 16 binary places are
    too long for the words of gcomp__dither. The floor is taken off first, and the fraction rounded
    alone, to 16 places and a random number of 16 bits: up with the probability of the fraction. */
@@ -20157,8 +20021,8 @@ GCOMP__INLINE gw gcomp__intsum_get(const uint8_t *from, int size)
     return gw_load(lanes);
 }
 
-/* The codes of this worker, for elements begin .. end - 1, into sums[1]: tile by tile, for which
-   random numbers are drawn at once, and in a tile 32 elements at a time. Rounding and size are
+/* The codes of this worker, for elements begin .. end - 1, into sums[1]: by half tiles, for which
+   random numbers are drawn at once, and in these 32 elements at a time. Rounding and size are
    asked for in one loop, each 32 elements: the processor predicts such branches, and six loops were
    three times the code. What comes 512 elements later is prefetched: a quarter faster from memory
    (2^25 elements, codes of 8 bits). */
@@ -20168,14 +20032,16 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
     const gcomp__source in = job->work->in;
     const int general = gcomp__general(&in), size = job->size, stochastic = job->stochastic;
     uint8_t *to = (uint8_t *)(void *)job->work->sums[1];
-    uint32_t draws[GCOMP__TILE / 2 + 16]; /* 16 bits an element */
+    uint32_t draws[GCOMP__TILE / 4 + 16]; /* 16 bits an element */
+    float tile[GCOMP__TILE / 2];
     gcomp__constants u = job->unit;
     u.draws = draws;
     if (stochastic && size < 2) u.inverse *= 65536.0f; /* as gcomp__dither takes them */
-    for (size_t i = begin; i < end; i += GCOMP__TILE) {
-        const size_t count = gcomp__min(GCOMP__TILE, end - i);
+    for (size_t i = begin; i < end; i += GCOMP__TILE / 2) {
+        const size_t count = gcomp__min(GCOMP__TILE / 2, end - i);
         u.at = i;
         if (stochastic) gcomp__draw_many(draws, u.words, i, count);
+        const gcomp__addends from = gcomp__addends_of(&in, job->work->n, i, count, tile);
         for (size_t j = 0; j < count; j += 32) {
             const size_t left = gcomp__min(32, count - j), ahead = i + j + GCOMP__AHEAD;
             uint8_t some[128], *const at = to + ((i + j) << size); /* some: of less than 32 */
@@ -20187,10 +20053,9 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
                 GCOMP__PREFETCH(in.residual.floats + ahead);
                 GCOMP__PREFETCH(in.residual.floats + ahead + 16);
             }
-            /* p and o are 16 elements each; x and y are these in steps of d */
-            const gv p = gcomp__intsum_load(&in, general, i + j, gcomp__min(16, left));
-            const gv o = gcomp__intsum_load(&in, general, i + j + 16, left > 16 ? left - 16 : 0);
-            const gv x = gcomp__intsum_steps(p, &u), y = gcomp__intsum_steps(o, &u);
+            /* 16 elements each in steps of d; y is x once more where no more than 16 are left */
+            const gv x = gcomp__intsum_steps(gcomp__p_at(from, j), &u);
+            const gv y = gcomp__intsum_steps(gcomp__p_at(from, left > 16 ? j + 16 : j), &u);
             gw q, r; /* the codes of 16 elements each */
             if (!stochastic) {
                 q = gw_nearest(x), r = gw_nearest(y);
@@ -20214,29 +20079,31 @@ static void gcomp__intsum_codes(const gcomp__intsum_job *job, size_t begin, size
 static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_t end)
 {
     const gcomp__work *work = job->work;
-    const gcomp__source in = work->in;
-    const int general = gcomp__general(&in), size = job->size;
+    const int size = job->size;
     const gv a = gv_splat(job->unit.a), part = gv_splat(work->part);
-    const uint8_t *from = (const uint8_t *)(const void *)work->sums[1];
-    for (size_t i = begin; i < end; i += 16) {
-        const size_t count = gcomp__min(16, end - i);
-        const uint8_t *at = from + (i << size);
-        int32_t some[16] = {0}; /* codes of less than 16 elements, zeros behind */
-        if (work->residual.floats) {
-            const gv p = gcomp__intsum_load(&in, general, i, count);
-            const gw q = gw_nearest(gcomp__intsum_steps(p, &job->unit));
-            const gv rest = gv_sub(p, gv_mul(gv_number(q), a));
-            if (count < 16) gcomp__store_some(work->residual.floats + i, rest, count);
-            else gv_store(work->residual.floats + i, rest);
+    const uint8_t *at = (const uint8_t *)(const void *)work->sums[1] + (begin << size);
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, stop; i < end; i = stop) {
+        stop = gcomp__min(end, i + GCOMP__TILE);
+        gcomp__addends from = gcomp__addends_of(&work->in, end, i, stop - i, tile);
+        for (; i < stop; i += 16, at += (size_t)16 << size, from.g += 16, from.e += 16) {
+            const size_t left = stop - i;
+            int32_t some[16]; /* codes of less than 16 elements, zeros behind */
+            if (work->residual.floats) {
+                const gv p = gcomp__p_at(from, 0);
+                const gw q = gw_nearest(gcomp__intsum_steps(p, &job->unit));
+                const gv rest = gv_sub(p, gv_mul(gv_number(q), a));
+                gcomp__store_some(work->residual.floats + i, rest, left);
+            }
+            const uint8_t *codes = at;
+            if (left < 16) {
+                memset(some, 0, sizeof some);
+                codes = (const uint8_t *)memcpy(some, at, left << size);
+            }
+            gv y = gv_number(gcomp__intsum_get(codes, size)); /* the sum, rounded above 2^24 */
+            y = gv_saturate(gv_mul(gv_mul(y, part), a));
+            gcomp__store_some(work->y.floats + i, y, left);
         }
-        if (count < 16) {
-            memcpy(some, at, count << size);
-            at = (const uint8_t *)(const void *)some;
-        }
-        gv y = gv_number(gcomp__intsum_get(at, size)); /* the sum, rounded above 2^24 */
-        y = gv_saturate(gv_mul(gv_mul(y, part), a));
-        if (count < 16) gcomp__store_some(work->y.floats + i, y, count);
-        else gv_store(work->y.floats + i, y);
     }
 }
 
