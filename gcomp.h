@@ -4315,7 +4315,7 @@ typedef struct gcomp__decoding {
     const uint8_t *codes;    /* codes[0] has the code of element `first` */
     size_t first, count;     /* elements; count is a multiple of 16 */
     float *to;
-    const float *base;       /* NULL, or what the values are added to; may be `to` */
+    const float *base;       /* NULL, or what the values are added to: `to`, or gcomp__no_sum */
     float weight;            /* not read where base is NULL */
 } gcomp__decoding;
 
@@ -7618,11 +7618,9 @@ static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t b
    that each function is called by is a macro, as the operations' are: the set gives the suffix.
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_FIRST
-/* Zeros. Sums begin with them and not with their first value: a first value of -0 would stay -0,
-   and 0 + -0 is 0. A build of chosen methods has fewer of them, for size: means of payloads in a
-   cache take a tenth longer there. */
-enum { GCOMP__ZEROS = GCOMP__SOME ? GCOMP__TILE / 4 : GCOMP__TILE };
-static const float gcomp__no_sum[GCOMP__ZEROS] = {0};
+/* 16 zeros, which a sum begins with and not with its first value: a first value of -0 would stay
+   -0, and 0 + -0 is 0. As the base of a decoder they are those of all elements. */
+static const float gcomp__no_sum[16] = {0};
 
 /* A tile of -0, which stands in for a residual that there is not: x + -0 is x for every x. (x + 0
    is not x where x is -0.) Encoders that know the scale after the codes read the first 16 again and
@@ -8975,6 +8973,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     const float tensor = two ? gcomp__get_float(view->scales - 4) : 1;
     const uint8_t *code = d->codes;
     const float *base = d->base;
+    const size_t stride = base == gcomp__no_sum ? 0 : 16; /* by which base moves */
     const gv weight = gv_splat(d->weight);
     float *to = d->to;
     /* left: elements to do; run: elements up to the next scale */
@@ -9004,7 +9003,7 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
         }
         for (; to < end; code += code16, to += 16) {
             gv x = (deq)(code, &u, format);
-            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += 16;
+            if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += stride;
             gv_store(to, x);
         }
     }
@@ -9162,30 +9161,14 @@ static void gcomp__decode_to(const gcomp__view *view, size_t i, size_t count, fl
         uint8_t some[64] = {0}; /* their codes; 16 codes have 64 bytes at most */
         float line[16];         /* what they are added to, and then their values */
         memcpy(some, d.codes + count / 16 * code16, gcomp__last_bytes(&view->form, rest));
-        if (base) gcomp__pad(line, base + whole, rest); /* base may be `to` */
+        if (base) gcomp__pad(line, base == gcomp__no_sum ? base : base + whole, rest);
         d.codes = some;
         d.first = i + whole;
         d.count = 16;
         d.to = line;
-        d.base = base ? line : NULL;
+        d.base = base ? line : NULL; /* may be `to` */
         (view->kernels->decode)(&d);
         memcpy(to + whole, line, 4 * rest);
-    }
-}
-
-/* y <- (fresh ? 0 : y) + weight * d, saturated; y[0] is that of element i. A fresh y is not read,
-   so it need not be filled with zeros before: the sum begins with zeros, some at a time. */
-#define gcomp__add_decoded GCOMP__F(add_decoded)
-static void gcomp__add_decoded(const gcomp__view *view, size_t i, size_t count, float *y,
-                               float weight, int fresh)
-{
-    /* 1: added to constant zeros, else to zeros in y, which takes less code */
-    const int zeros = fresh && !GCOMP__SMALL;
-    if (fresh && !zeros) memset(y, 0, 4 * count);
-    if (!zeros) gcomp__decode_to(view, i, count, y, y, weight);
-    for (size_t end = i + count, some; zeros && i < end; i += some, y += some) {
-        some = gcomp__min(GCOMP__ZEROS, end - i);
-        gcomp__decode_to(view, i, some, y, gcomp__no_sum, weight);
     }
 }
 
@@ -9240,12 +9223,12 @@ static void gcomp__sum_tile(const gcomp__sink *sink, float *y, size_t i, size_t 
         const int fresh = sink->fresh && w == 0; /* the first payload of a new sum */
         if (!GCOMP__SMALL && own && w == sink->own_at) { /* small builds decode it twice */
             gcomp__add_scaled(y, own, sink->weight, count, fresh);
-        } else if (sink->payloads) {
-            gcomp__view_like(&view, sink->views, (const uint8_t *)sink->payloads[w]);
-            gcomp__add_decoded(&view, i, count, y, sink->weight, fresh);
-        } else {
-            gcomp__add_decoded(sink->views + w, i, count, y, sink->weight, fresh);
+            continue;
         }
+        if (sink->payloads)
+            gcomp__view_like(&view, sink->views, (const uint8_t *)sink->payloads[w]);
+        gcomp__decode_to(sink->payloads ? &view : sink->views + w, i, count, y,
+                         fresh ? gcomp__no_sum : y, sink->weight);
     }
 }
 
@@ -9984,8 +9967,9 @@ GCOMP__NOINLINE void gcomp__spread(const gcomp__sink *sink, const gcomp__view *v
         else if (ending == GCOMP__STORE)
             gcomp__decode_to(&part, first, count, sink->y.floats + i, NULL, 0);
         else
-            gcomp__add_decoded(&part, first, count, sink->y.floats + i, sink->weight,
-                               ending == GCOMP__FRESH);
+            gcomp__decode_to(&part, first, count, sink->y.floats + i,
+                             ending == GCOMP__FRESH ? gcomp__no_sum : sink->y.floats + i,
+                             sink->weight);
     }
 }
 
@@ -11295,7 +11279,7 @@ GCOMP__RARE void gcomp__decode_rows(const gcomp__view *view, size_t i, size_t co
         (gcomp__common(view->set)->decode)(&part, at - skip, skip + some, skip ? line : to,
                                            skip && base ? line : base, weight);
         for (size_t j = 0; skip && j < some; j++) to[j] = line[skip + j];
-        if (base) base += some;
+        if (base && base != gcomp__no_sum) base += some;
     }
 }
 
@@ -12420,6 +12404,16 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
     return gw_bits(gv_load(bits));
 }
 
+/* y of halves <- what the view has for `count` elements, a tile at most: elements from i on. */
+#define gcomp__vote_halves GCOMP__F(vote_halves)
+GCOMP__NOINLINE void gcomp__vote_halves(const gcomp__sink *sink, const gcomp__view *view, size_t i,
+                                        size_t count)
+{
+    float tile[GCOMP__TILE];
+    gcomp__decode_to(view, 0, count, tile, NULL, 0);
+    gcomp__narrow(sink->y.halves + 2 * i, tile, sink->y.dtype, count);
+}
+
 /* Kernel majority: y <- the mean for elements begin .. end - 1. With W payloads `enough` =
    floor(W / 2) + 1 votes decide. Counters begin at start = 2^last - enough, where 2^last is the
    smallest power of two >= enough: so plane `last` becomes 1 with the vote that is enough, and no
@@ -12429,18 +12423,16 @@ GCOMP__INLINE gw gcomp__vote_bits(const gcomp__sink *sink, size_t w, size_t at, 
 static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t end)
 {
     const size_t count = sink->count, enough = count / 2 + 1;
-    uint8_t *const halves = sink->y.halves; /* these go through `line` */
-    const gv one = gv_splat(1);
-    float line[64];
     gw planes[GCOMP__VOTE_PLANES]; /* from 1 on; plane 0 is `low` */
-    size_t j;
-    int last = 0; /* the plane of the result */
+    int32_t result[16];                /* 512 bits, 1: -1 */
+    gcomp__view view = sink->views[0]; /* shows them as the codes of a payload */
+    int last = 0;                      /* the plane of the result */
+    view.codes = (const uint8_t *)result;
     while (((uint64_t)1 << last) < enough) last++;
     uint64_t start = ((uint64_t)1 << last) - enough;
     for (size_t i = begin; i < end; i += GCOMP__TILE) {
         const size_t some = gcomp__min(GCOMP__TILE, end - i), bytes = (some + 7) / 8;
         gw low = gw_splat(-(int32_t)(start & 1)); /* plane 0 */
-        int32_t result[16];                       /* 512 bits, 1: -1 */
         for (int k = 1; k <= last; k++) planes[k] = gw_splat(-(int32_t)(start >> k & 1));
         for (size_t w = 0; w < count; w += 2) {
             gw a = gcomp__vote_bits(sink, w, i, bytes), carry = gw_and(low, a);
@@ -12457,20 +12449,8 @@ static void gcomp__vote_majority(const gcomp__sink *sink, size_t begin, size_t e
             }
         }
         gw_store(result, last ? planes[last] : low);
-        /* bits to floats. 64 at a time: the speed of a shorter loop depends on its address */
-        for (j = 0; j + 64 <= some; j += 64) {
-            const uint8_t *at = (const uint8_t *)result + j / 8;
-            float *y = halves ? line : sink->y.floats + i + j;
-            GCOMP__UNROLL for (int k = 0; k < 4; k++)
-                gv_store(y + 16 * k, gv_flip(one, gcomp__get16(at + 2 * k)));
-            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, 64);
-        }
-        for (; j < some; j += 16) { /* near the end of the tensor */
-            gv y = gv_flip(one, gcomp__get16((const uint8_t *)result + j / 8));
-            const size_t left = gcomp__min(16, some - j);
-            gcomp__store_some(halves ? line : sink->y.floats + i + j, y, left);
-            if (halves) gcomp__narrow(halves + 2 * (i + j), line, sink->y.dtype, left);
-        }
+        if (sink->y.halves) gcomp__vote_halves(sink, &view, i, some);
+        else gcomp__decode_to(&view, 0, some, sink->y.floats + i, NULL, 0);
     }
 }
 static const gcomp__vote_kernels GCOMP__F(vote_kernels) = {
@@ -12568,15 +12548,17 @@ GCOMP__HEAVY void gcomp__put_levels(uint8_t *code, gw q, gw r, int bits, int shi
 }
 
 /* 32 elements: x and y are p / d * 65536, 16 each. |p / d| <= levels, with one exception: terngrad,
-   whose codes have 2 bits, has d below the largest |p|, and this is where p is clipped. */
+   whose codes have 2 bits, has d below the largest |p|, and this is where p is clipped. format: the
+   bits of a code; or these negative, where rounding may lead beyond the codes. */
 #define gcomp__stochastic_quants GCOMP__F(stochastic_quants)
 GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
-                                            size_t i, int bits)
+                                            size_t i, int format)
 {
+    const int bits = format < 0 ? -format : format, half = format < 0 ? 1 << (bits - 1) : 128;
     gw q, r;
-    if (bits == 2) x = gv_clamp(x, 65536.0f), y = gv_clamp(y, 65536.0f);
+    if (format == 2) x = gv_clamp(x, 65536.0f), y = gv_clamp(y, 65536.0f);
     gcomp__dither(&q, &r, x, y, u, i);
-    gcomp__put_levels(code, q, r, bits, 16, -128, 127);
+    gcomp__put_levels(code, q, r, bits, 16, -half, half - 1);
 }
 
 /* d * q for 16 codes. Where the set can, products of codes of 2 and 4 bits are looked up. */
@@ -12717,17 +12699,6 @@ GCOMP__KERNEL(near_affine2_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 
 #endif
 
 #if GCOMP__EACH(INT)
-/* Codes at random, with 16 binary places. */
-#define gcomp__random_quants GCOMP__F(random_quants)
-GCOMP__INLINE void gcomp__random_quants(uint8_t *code, gv x, gv y, const gcomp__constants *u,
-                                        size_t i, int bits)
-{
-    const int half = 1 << (bits - 1);
-    gw q, r;
-    gcomp__dither(&q, &r, x, y, u, i);
-    gcomp__put_levels(code, q, r, bits, 16, -half, half - 1);
-}
-
 /* Of 2 bits: by how much a block loses more on the grid without a zero than on the other one. z is
    p in steps d, with the sign of m, so that m is at 2.5. An element loses f(z) d^2 more; f is a
    zigzag, with straight lines between these values:
@@ -12827,7 +12798,8 @@ GCOMP__KERNEL(near_affine8_quantise, gcomp__tile *t, gcomp__near_affine_tile(t, 
 #define gcomp__random_affine_tile GCOMP__F(random_affine_tile)
 GCOMP__EACH_WIDTH void gcomp__random_affine_tile(gcomp__tile *t, int bits)
 {
-    gcomp__quantise_tile(t, gcomp__random_quants, bits, 2 * (size_t)bits, t->block, 1, 65536.0f);
+    gcomp__quantise_tile(t, gcomp__stochastic_quants, -bits, 2 * (size_t)bits,
+                         t->block, 1, 65536.0f);
 }
 GCOMP__KERNEL(random_affine2_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 2))
 GCOMP__KERNEL(random_affine4_quantise, gcomp__tile *t, gcomp__random_affine_tile(t, 4))
