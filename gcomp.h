@@ -4206,6 +4206,7 @@ struct gcomp__constants {
     const void *draws; /* 16 random bits for each element of the tile at work, see gcomp__drawn */
     size_t at;         /* number in the tensor of the tile's first element */
     const int32_t *table; /* that of the form, for decoders */
+    int format;           /* for decoders, see >>encoding; a constant where they are inlined */
 };
 
 /* An instruction set with its tables of shared kernels. A build with one set needs no tables. */
@@ -8954,7 +8955,7 @@ static void gcomp__encode(void *arg, size_t chunk)
    ---------------------------------------------------------------------------------------------- */
 #if GCOMP__IN_EACH
 #define gcomp__dequantiser GCOMP__F(dequantiser)
-typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u, int format);
+typedef gv (*gcomp__dequantiser)(const uint8_t *code, const gcomp__constants *u);
 
 /* A method's decoder, with its function inlined (>>encoding). `code16` is the bytes of 16 codes and
    `scale_bytes` those of a block's scale, or ANY_STEP or ANY_GRID: both are constants, so that this
@@ -8982,14 +8983,15 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
     u.constant = view->form.constant;
     u.levels = view->form.levels;
     u.table = view->form.table;
+    u.format = format;
     const int short_ones =
         two || scale_bytes == GCOMP__POWER_OF_TWO || scale_bytes == GCOMP__ANY_STEP;
     for (; short_ones && !base && run == (two ? 16 : 32) && left >= 32; left -= 32, to += 32) {
         gcomp__get_scale(scale, scale_bytes, bytes, tensor, &u);
         scale += bytes;
-        gv_store(to, (deq)(code, &u, format));
+        gv_store(to, (deq)(code, &u));
         if (two) gcomp__get_scale(scale++, scale_bytes, bytes, tensor, &u);
-        gv_store(to + 16, (deq)(code + code16, &u, format));
+        gv_store(to + 16, (deq)(code + code16, &u));
         code += 2 * code16;
     }
     for (; left; left -= run, run = block) {
@@ -8998,11 +9000,11 @@ GCOMP__HEAVY void gcomp__decode_groups(const gcomp__decoding *d, gcomp__dequanti
         gcomp__get_scale(scale, scale_bytes, bytes, tensor, &u);
         scale += bytes;
         for (; !GCOMP__SMALL && !base && to + 32 <= end; code += 2 * code16, to += 32) {
-            gv_store(to, (deq)(code, &u, format));
-            gv_store(to + 16, (deq)(code + code16, &u, format));
+            gv_store(to, (deq)(code, &u));
+            gv_store(to + 16, (deq)(code + code16, &u));
         }
         for (; to < end; code += code16, to += 16) {
-            gv x = (deq)(code, &u, format);
+            gv x = (deq)(code, &u);
             if (base) x = gv_saturate(gv_add(gv_load(base), gv_mul(x, weight))), base += stride;
             gv_store(to, x);
         }
@@ -11659,11 +11661,10 @@ GCOMP__INLINE void gcomp__none_quant(uint8_t *code, gv p, const gcomp__constants
 #endif
 }
 
-/* And back. `format` is for functions that serve several formats. */
+/* And back. */
 #define gcomp__none_deq GCOMP__F(none_deq)
-GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__none_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     float f[16];
     for (int i = 0; i < 16; i++) f[i] = gcomp__get_float(code + 4 * i);
@@ -11821,6 +11822,15 @@ static void gcomp__cast_commit(gcomp__work *work)
 
 #endif
 
+#if GCOMP__EACH(FP16) || GCOMP__EACH(BF16)
+/* Every half is a float: decoding is exact. */
+#define gcomp__half_deq GCOMP__F(half_deq)
+GCOMP__INLINE gv gcomp__half_deq(const uint8_t *code, const gcomp__constants *u)
+{
+    return u->format == GCOMP_F16 ? gv_load_half(code) : gv_load_bfloat(code);
+}
+#endif
+
 /* >>method fp16: IEEE binary16: a sign, 5 bits of exponent, 10 of mantissa.
 
      body    | n binary16, little endian |
@@ -11862,17 +11872,9 @@ GCOMP__INLINE void gcomp__fp16_random(uint8_t *code, gv p, const gcomp__constant
     /* -32768 has the sign's bit of a half, and copies of it above */
     gw_put16(code, gw_or(size, gw_and(gw_sar(gw_bits(p), 31), gw_splat(-32768))));
 }
-/* Every binary16 is a float: decoding is exact. */
-#define gcomp__fp16_deq GCOMP__F(fp16_deq)
-GCOMP__INLINE gv gcomp__fp16_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    (void)u;
-    return gv_load_half(code);
-}
 GCOMP__KERNEL(fp16_quantise, GCOMP__GROUPS(gcomp__fp16_quant, 32, GCOMP__MOST))
 GCOMP__KERNEL(fp16_random_quantise, GCOMP__GROUPS(gcomp__fp16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(fp16_decode, GCOMP__DECODE(gcomp__fp16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(fp16_decode, GCOMP__DECODE(gcomp__half_deq, GCOMP_F16, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(fp16_kernels)[] = {
     {GCOMP__F(fp16_quantise), GCOMP__F(fp16_decode)},
     {GCOMP__F(fp16_random_quantise), GCOMP__F(fp16_decode)}};
@@ -11929,17 +11931,9 @@ GCOMP__INLINE void gcomp__bf16_random(uint8_t *code, gv p, const gcomp__constant
     const gw x = gw_bits(gv_clamp(p, GCOMP__BFLOAT_MAX));
     gw_put16(code, gw_sar(gw_add(x, gcomp__drawn(u, i)), 16));
 }
-/* The lower half of the float is 0. */
-#define gcomp__bf16_deq GCOMP__F(bf16_deq)
-GCOMP__INLINE gv gcomp__bf16_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    (void)u;
-    return gv_load_bfloat(code);
-}
 GCOMP__KERNEL(bf16_quantise, GCOMP__GROUPS(gcomp__bf16_quant, 32, GCOMP__MOST))
 GCOMP__KERNEL(bf16_random_quantise, GCOMP__GROUPS(gcomp__bf16_random, 32, GCOMP__MOST))
-GCOMP__KERNEL(bf16_decode, GCOMP__DECODE(gcomp__bf16_deq, 0, 32, GCOMP__NO_SCALE))
+GCOMP__KERNEL(bf16_decode, GCOMP__DECODE(gcomp__half_deq, GCOMP_BF16, 32, GCOMP__NO_SCALE))
 static const gcomp__block_kernels GCOMP__F(bf16_kernels)[] = {
     {GCOMP__F(bf16_quantise), GCOMP__F(bf16_decode)},
     {GCOMP__F(bf16_random_quantise), GCOMP__F(bf16_decode)}};
@@ -11979,6 +11973,13 @@ GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__consta
     (void)i;
     gcomp__put16(code, gv_below_0(p));
 }
+
+/* u->a, which is 1 without a scale, with the sign turned where the bit is 1. */
+#define gcomp__sign_deq GCOMP__F(sign_deq)
+GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__constants *u)
+{
+    return gv_flip(gv_splat(u->a), gcomp__get16(code));
+}
 #endif
 
 /* >>method sign: each element travels as its sign, and a block of elements shares a scale s.
@@ -12000,13 +12001,6 @@ GCOMP__INLINE void gcomp__below_0_quant(uint8_t *code, gv p, const gcomp__consta
    mean: Karimireddy et al., ICML 2019; blocks: Zheng et al., NeurIPS 2019. rms: Tang et al.,
    ICML 2021. */
 #if GCOMP__EACH(SIGN)
-/* u->a with the sign turned where the bit is 1. */
-#define gcomp__sign_deq GCOMP__F(sign_deq)
-GCOMP__INLINE gv gcomp__sign_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    return gv_flip(gv_splat(u->a), gcomp__get16(code));
-}
 GCOMP__KERNEL(sign_mean_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L1))
 GCOMP__KERNEL(sign_rms_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__L2))
 GCOMP__KERNEL(sign_decode, GCOMP__DECODE(gcomp__sign_deq, 0, 2, GCOMP__ONE_FLOAT))
@@ -12057,9 +12051,8 @@ static const gcomp__method gcomp__row_sign = {
 #if GCOMP__EACH(ONEBIT)
 /* u->b where the bit is 1, else u->a. */
 #define gcomp__onebit_deq GCOMP__F(onebit_deq)
-GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__onebit_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     return gv_pick(gcomp__get16(code), gv_splat(u->b), gv_splat(u->a));
 }
 GCOMP__KERNEL(onebit_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__SIDES))
@@ -12115,29 +12108,17 @@ GCOMP__INLINE void gcomp__twobit_quant(uint8_t *code, gv p, const gcomp__constan
     gw_put2(code, gw_and(fires, gw_sub(gw_sar(b, 31), gw_splat(1))), 1);
 }
 /* -1 becomes t, -2 becomes -t, 0 stays 0: the lowest bit turns the sign of -t, and the bit above it
-   is spread over the word as a mask. */
-#define gcomp__twobit_value GCOMP__F(twobit_value)
-GCOMP__INLINE gv gcomp__twobit_value(const uint8_t *code, float threshold)
-{
-    gw c = gw_get2(code, 1), minus = gw_splat((int32_t)(gcomp__bits(threshold) ^ 0x80000000u));
-    return gv_of_bits(gw_and(gw_xor(minus, gw_shl(c, 31)), gw_sar(c, 1)));
-}
+   is spread over the word as a mask. format 1: t is in the body. */
 #define gcomp__twobit_deq GCOMP__F(twobit_deq)
-GCOMP__INLINE gv gcomp__twobit_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__twobit_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
-    return gcomp__twobit_value(code, u->constant);
-}
-/* The same with the threshold from the body. */
-#define gcomp__twobit_auto_deq GCOMP__F(twobit_auto_deq)
-GCOMP__INLINE gv gcomp__twobit_auto_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    return gcomp__twobit_value(code, u->a);
+    const uint32_t t = gcomp__bits(u->format ? u->a : u->constant);
+    gw c = gw_get2(code, 1), minus = gw_splat((int32_t)(t ^ 0x80000000u));
+    return gv_of_bits(gw_and(gw_xor(minus, gw_shl(c, 31)), gw_sar(c, 1)));
 }
 GCOMP__KERNEL(twobit_quantise, GCOMP__GROUPS(gcomp__twobit_quant, 4, GCOMP__MOST))
 GCOMP__KERNEL(twobit_decode, GCOMP__DECODE(gcomp__twobit_deq, 0, 4, GCOMP__NO_SCALE))
-GCOMP__KERNEL(twobit_auto_decode, GCOMP__DECODE(gcomp__twobit_auto_deq, 0, 4, GCOMP__ONE_FLOAT))
+GCOMP__KERNEL(twobit_auto_decode, GCOMP__DECODE(gcomp__twobit_deq, 1, 4, GCOMP__ONE_FLOAT))
 static const gcomp__block_kernels GCOMP__F(twobit_kernels)[] = {
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_decode)},
     {GCOMP__F(twobit_quantise), GCOMP__F(twobit_auto_decode)}};
@@ -12320,9 +12301,8 @@ GCOMP__INLINE void gcomp__threshold1_quant(uint8_t *code, gv p, const gcomp__con
 }
 /* 1, with the sign turned where the bit is 0; in the order of lanes again. */
 #define gcomp__threshold1_deq GCOMP__F(threshold1_deq)
-GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__threshold1_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     (void)u;
     return gv_mirror(gv_flip(gv_splat(1), ~gcomp__get16(code) & 0xffffu));
 }
@@ -12377,16 +12357,8 @@ typedef struct gcomp__vote_kernels {
 #endif
 
 #if GCOMP__EACH(VOTE)
-/* -1 where the bit is 1, else 1. */
-#define gcomp__vote_deq GCOMP__F(vote_deq)
-GCOMP__INLINE gv gcomp__vote_deq(const uint8_t *code, const gcomp__constants *u, int format)
-{
-    (void)format;
-    (void)u;
-    return gv_flip(gv_splat(1), gcomp__get16(code));
-}
 GCOMP__KERNEL(vote_quantise, GCOMP__GROUPS(gcomp__below_0_quant, 2, GCOMP__MOST))
-GCOMP__KERNEL(vote_decode, GCOMP__DECODE(gcomp__vote_deq, 0, 2, GCOMP__NO_SCALE))
+GCOMP__KERNEL(vote_decode, GCOMP__DECODE(gcomp__sign_deq, 0, 2, GCOMP__NO_SCALE))
 
 /* The votes of worker w for 512 elements from `at` on, 64 bytes as one vector. At the end of the
    tensor there are fewer bytes, and zeros behind these. Outside of steps payloads come unopened:
@@ -12563,8 +12535,9 @@ GCOMP__INLINE void gcomp__stochastic_quants(uint8_t *code, gv x, gv y, const gco
 
 /* d * q for 16 codes. Where the set can, products of codes of 2 and 4 bits are looked up. */
 #define gcomp__levels_deq GCOMP__F(levels_deq)
-GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *u, int bits)
+GCOMP__INLINE gv gcomp__levels_deq(const uint8_t *code, const gcomp__constants *u)
 {
+    const int bits = u->format;
     if (bits == 2) return gv_times2(code, u->a, -0.0f);
     if (bits == 4) return gv_times4(code, u->a);
     return gv_mul(gv_number(bits == 8 ? gw_get8(code) : gw_get16(code)), gv_splat(u->a));
@@ -12764,18 +12737,18 @@ static uint32_t gcomp__fit_peaks(gcomp__tile *t, size_t i, size_t count, size_t 
 }
 
 #define gcomp__levels3_deq GCOMP__F(levels3_deq)
-GCOMP__INLINE gv gcomp__levels3_deq(const uint8_t *code, const gcomp__constants *u, int bits)
+GCOMP__INLINE gv gcomp__levels3_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)bits;
     return gv_mul(gv_number(gw_get3(code)), gv_splat(u->a));
 }
 
 /* d * q + c. */
 #define gcomp__affine_deq GCOMP__F(affine_deq)
-GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *u, int bits)
+GCOMP__INLINE gv gcomp__affine_deq(const uint8_t *code, const gcomp__constants *u)
 {
+    const int bits = u->format;
     if (bits == 2) return gv_times2(code, u->a, u->b);
-    return gv_add(gcomp__levels_deq(code, u, bits), gv_splat(u->b));
+    return gv_add(gcomp__levels_deq(code, u), gv_splat(u->b));
 }
 
 /* 4 bits of the full range: none is below -8, since m / d is -8.15. */
@@ -12962,10 +12935,9 @@ static const gcomp__method gcomp__row_int = {
    Goblick, Holsinger, IEEE Trans. Information Theory 1967. */
 #if GCOMP__EACH(ECSQ)
 #define gcomp__ecsq_deq GCOMP__F(ecsq_deq)
-GCOMP__INLINE gv gcomp__ecsq_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__ecsq_deq(const uint8_t *code, const gcomp__constants *u)
 {
     const gv q = gv_number(gw_get8(code));
-    (void)format;
     return gv_sub(gv_mul(q, gv_splat(u->a)), gv_mul(gv_clamp(q, 1.0f), gv_splat(u->b)));
 }
 GCOMP__KERNEL(ecsq_decode, GCOMP__DECODE(gcomp__ecsq_deq, 0, 16, GCOMP__TWO_FLOATS))
@@ -13235,8 +13207,9 @@ GCOMP__INLINE void gcomp__powers_quants(uint8_t *code, gv x, gv y,
 
 /* norm * sgn(q) * 2^(|q| - s), made as the bits of a float; 0 where q is 0. */
 #define gcomp__powers_deq GCOMP__F(powers_deq)
-GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__constants *u, int bits)
+GCOMP__INLINE gv gcomp__powers_deq(const uint8_t *code, const gcomp__constants *u)
 {
+    const int bits = u->format;
     const gw q = bits == 8 ? gw_get8(code) : gw_get4(code), sign = gw_sar(q, 31);
     const gw size = gcomp__signed(q, sign), sent = gw_gt(size, gw_splat(0));
     const gw power = gw_shl(gw_add(size, gw_splat(127 - (int32_t)u->levels)), 23);
@@ -13457,9 +13430,8 @@ GCOMP__INLINE void gcomp__natural_quant(uint8_t *code, gv p, const gcomp__consta
 }
 /* The exponent and the sign as the bits of a float. */
 #define gcomp__natural_deq GCOMP__F(natural_deq)
-GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__natural_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     gw e = gw_and(gw_get8(code), gw_splat(255));
     (void)u;
     return gv_flip(gv_of_bits(gw_shl(e, 23)), gcomp__get16(code + 16));
@@ -13610,9 +13582,9 @@ GCOMP__INLINE void gcomp__small_quants(uint8_t *code, gv x, gv y,
 /* Back: a code is the upper part of an fp16 with another bias, once its mantissa is moved to the
    top of an fp16's 10 bits. So it is loaded as fp16, and 2^(15 - bias) makes up for the bias. */
 #define gcomp__small_deq GCOMP__F(small_deq)
-GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    const gcomp__small_format f = gcomp__small_formats[format];
+    const gcomp__small_format f = gcomp__small_formats[u->format];
     const gv half = f.bits == 6 ? gv_load_six(code, 10 - f.mantissa)
                                 : gv_load_short(code, 10 - f.mantissa);
     return gv_mul(gv_mul(half, gv_splat((float)(1 << (15 - f.bias)))), gv_splat(u->a));
@@ -13623,9 +13595,8 @@ GCOMP__INLINE gv gcomp__small_deq(const uint8_t *code, const gcomp__constants *u
 #if GCOMP__EACH(MX) || GCOMP__EACH(NVFP4)
 /* e2m1's table is a constant, which stays in registers. */
 #define gcomp__e2m1_deq GCOMP__F(e2m1_deq)
-GCOMP__INLINE gv gcomp__e2m1_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__e2m1_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     return gv_mul(gv_of_bits(gw_look4(gcomp__e2m1_values, code)), gv_splat(u->a));
 }
 #endif
@@ -13633,9 +13604,8 @@ GCOMP__INLINE gv gcomp__e2m1_deq(const uint8_t *code, const gcomp__constants *u,
 #if GCOMP__EACH(E3M0) || GCOMP__EACH(NF4)
 /* The table is that of the form, so that methods share the decoder. */
 #define gcomp__table_deq GCOMP__F(table_deq)
-GCOMP__INLINE gv gcomp__table_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__table_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     return gv_mul(gv_of_bits(gw_look4(u->table, code)), gv_splat(u->a));
 }
 GCOMP__KERNEL(table_decode, GCOMP__DECODE(gcomp__table_deq, 0, 8, GCOMP__ONE_FLOAT))
@@ -13735,9 +13705,8 @@ GCOMP__INLINE void gcomp__mx_int8_quants(uint8_t *code, gv x, gv y,
 }
 /* X * (k / 64). */
 #define gcomp__mx_int8_deq GCOMP__F(mx_int8_deq)
-GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__mx_int8_deq(const uint8_t *code, const gcomp__constants *u)
 {
-    (void)format;
     gv q = gv_mul(gv_number(gw_get8(code)), gv_splat(1.0f / 64));
     return gv_mul(q, gv_splat(u->a));
 }
@@ -14135,7 +14104,7 @@ static uint32_t gcomp__lloyd_fit(gcomp__tile *tile, size_t i, size_t count, size
 /* Codes 1 and -2, whose lowest bits differ from their signs, are high: the bits of low, turned
    where high has others. */
 #define gcomp__lloyd_deq GCOMP__F(lloyd_deq)
-GCOMP__INLINE gv gcomp__lloyd_deq(const uint8_t *code, const gcomp__constants *u, int format)
+GCOMP__INLINE gv gcomp__lloyd_deq(const uint8_t *code, const gcomp__constants *u)
 {
     const uint32_t w = gcomp__bits(u->a), high = w & 0xffff0000u;
     const float part = (float)(int32_t)(w & 0xffff) * (1.0f / 65536);
@@ -14143,7 +14112,6 @@ GCOMP__INLINE gv gcomp__lloyd_deq(const uint8_t *code, const gcomp__constants *u
     const gw q = gw_get2(code, 0), sign = gw_sar(q, 31);
     const gw large = gw_sub(gw_splat(0), gw_xor(q, sign)); /* -1 where it is high */
     const gw turned = gw_and(large, gw_splat((int32_t)(low ^ high)));
-    (void)format;
     return gv_of_bits(gw_or(gw_shl(sign, 31), gw_xor(gw_splat((int32_t)low), turned)));
 }
 GCOMP__KERNEL(lloyd_decode, GCOMP__DECODE(gcomp__lloyd_deq, 0, 4, GCOMP__ONE_FLOAT))
