@@ -7623,17 +7623,24 @@ static void gcomp__unpack_residual(float *to, gcomp__residual residual, size_t b
    -0, and 0 + -0 is 0. As the base of a decoder they are those of all elements. */
 static const float gcomp__no_sum[16] = {0};
 
-/* A tile of -0, which stands in for a residual that there is not: x + -0 is x for every x. (x + 0
-   is not x where x is -0.) Encoders that know the scale after the codes read the first 16 again and
-   again. */
+/* Elements of -0, which stand in for a residual that there is not: x + -0 is x for every x. (x + 0
+   is not x where x is -0.) Encoders that know the scale before the codes read a tile of them; all
+   others read the first 16 again and again. */
 #define GCOMP__EIGHT_OF(x) x, x, x, x, x, x, x, x
+#if GCOMP__HAS_SCALE_FIRST
 GCOMP__ON_A_LINE static const float gcomp__no_residual[GCOMP__TILE] = {
     GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(GCOMP__EIGHT_OF(-0.0f)))};
+#else
+GCOMP__ON_A_LINE static const float gcomp__no_residual[16] = {GCOMP__EIGHT_OF(-0.0f),
+                                                              GCOMP__EIGHT_OF(-0.0f)};
+#endif
 #undef GCOMP__EIGHT_OF
 
-/* Where p is found: p of element j is g[j] + e[j]. */
+/* Where p is found: p of element j is g[j] + e[j & mask]. mask: all ones, or 0 where e is 16 times
+   -0. */
 typedef struct gcomp__addends {
     const float *g, *e;
+    size_t mask;
 } gcomp__addends;
 #endif
 
@@ -7759,7 +7766,7 @@ GCOMP__NOINLINE void gcomp__make_p(float *p, const gcomp__source *input, size_t 
 GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size_t i, size_t count,
                                                    float *tile)
 {
-    const gcomp__addends p = {tile, gcomp__no_residual};
+    const gcomp__addends p = {tile, gcomp__no_residual, 0};
     if (count % 16) memset(tile + count / 16 * 16, 0, 64);
     gcomp__make_p(tile, in, i, count);
     return p;
@@ -7767,8 +7774,8 @@ GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size
 
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
-   in `tile`, and e is a tile of -0, which changes no sum. Up to the next multiple of 16 elements
-   can be loaded: those of the tensor that follow, or zeros. */
+   in `tile`, and e is -0, which changes no sum. Up to the next multiple of 16 elements can be
+   loaded: those of the tensor that follow, or zeros. */
 #define gcomp__addends_of GCOMP__F(addends_of)
 GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
                                                size_t count, float *tile)
@@ -7778,6 +7785,7 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n
         return gcomp__addends_made(in, i, count, tile);
     p.g = (const float *)in->grad + i;
     p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
+    p.mask = in->residual.floats ? SIZE_MAX : 0;
     return p;
 }
 
@@ -7785,7 +7793,7 @@ GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n
 #define gcomp__p_at GCOMP__F(p_at)
 GCOMP__INLINE gv gcomp__p_at(gcomp__addends p, size_t j)
 {
-    return gv_add(gv_load(p.g + j), gv_load(p.e + j));
+    return gv_add(gv_load(p.g + j), gv_load(p.e + (j & p.mask)));
 }
 
 /* Kernel squares: the sum of x * x in double. Each chunk is summed in 16 lanes and folded, and
@@ -11570,7 +11578,7 @@ static size_t gcomp__whole_sum_count(const gcomp_codec *codec, size_t rows, size
 }
 
 /* Do the rounds of an even step and of an odd one sum less than two matrices have? */
-static int gcomp__sums_gain(const gcomp_codec *codec, size_t rows, size_t cols)
+GCOMP__RARE int gcomp__sums_gain(const gcomp_codec *codec, size_t rows, size_t cols)
 {
     const gcomp__sums *sums = gcomp__method_of(codec->method)->sums;
     size_t floats = 0;
@@ -14321,10 +14329,10 @@ static double gcomp__hadamard_take(const gcomp__source *in, uint64_t words, size
         gw signs = gcomp__signs(draws, words, i + j, size - j, j == 0);
         gv some = gv_splat(gcomp__zero()); /* squares of up to 16 groups, as floats */
         stop = gcomp__min(size, j + 256 - (i + j) % 256);
-        gcomp__addends from =
+        const gcomp__addends from =
             gcomp__addends_of(in, n, i + j, gcomp__min(stop, n - i) - j, tile);
-        for (; j < stop; j += 16, from.g += 16, from.e += 16) {
-            const gv p = gcomp__p_at(from, 0);
+        for (size_t k = 0; j < stop; j += 16, k += 16) {
+            const gv p = gcomp__p_at(from, k);
             some = gv_add(some, gv_mul(p, p));
             max_bits = gv_max_bits(max_bits, p);
             gv_store(x + j, gcomp__flip_signs(p, signs));
@@ -20025,12 +20033,12 @@ static void gcomp__intsum_mean(const gcomp__intsum_job *job, size_t begin, size_
     float tile[GCOMP__TILE];
     for (size_t i = begin, stop; i < end; i = stop) {
         stop = gcomp__min(end, i + GCOMP__TILE);
-        gcomp__addends from = gcomp__addends_of(&work->in, end, i, stop - i, tile);
-        for (; i < stop; i += 16, at += (size_t)16 << size, from.g += 16, from.e += 16) {
+        const gcomp__addends from = gcomp__addends_of(&work->in, end, i, stop - i, tile);
+        for (size_t j = 0; i < stop; i += 16, j += 16, at += (size_t)16 << size) {
             const size_t left = stop - i;
             int32_t some[16]; /* codes of less than 16 elements, zeros behind */
             if (work->residual.floats) {
-                const gv p = gcomp__p_at(from, 0);
+                const gv p = gcomp__p_at(from, j);
                 const gw q = gw_nearest(gcomp__intsum_steps(p, &job->unit));
                 const gv rest = gv_sub(p, gv_mul(gv_number(q), a));
                 gcomp__store_some(work->residual.floats + i, rest, left);
