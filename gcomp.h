@@ -22569,7 +22569,7 @@ static gcomp_result gcomp__resolve_shape(gcomp__slot *slot, const gcomp_tensor *
     slot->cols = tensor->cols ? tensor->cols : 1;
     slot->stack = tensor->stack ? tensor->stack : 1;
     slot->n = gcomp__times(gcomp__times(slot->rows, slot->cols), slot->stack);
-    slot->at.together = slot->n; /* alone, until gcomp__bundle_up */
+    slot->at.together = slot->n; /* alone, until gcomp__asked_place */
     slot->dtype = tensor->dtype;
     if (slot->rows == 0)
         return gcomp__say(why, "rows is 0: it takes 1 or more"), GCOMP_INVALID_ARGUMENT;
