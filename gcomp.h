@@ -26075,7 +26075,7 @@ static gcomp__common_field gcomp__told(const gcomp *gc, size_t i)
     static const char *const names[] = {"step.number", "step.epoch", "step.scale", "step.batch"};
     const double real[] = {(double)gc->told.scale, gc->told.batch};
     gcomp__common_field f = {names[i], NULL, i ? gc->told.epoch : gc->told.number, i >= 2};
-    if (f.is_real) memcpy(&f.bits, real + i - 2, sizeof f.bits);
+    if (f.is_real) memcpy(&f.bits, real + (i - 2), sizeof f.bits);
     return f;
 }
 
