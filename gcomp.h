@@ -7650,8 +7650,8 @@ typedef struct gcomp__addends {
 #define gcomp__load_some GCOMP__F(load_some)
 GCOMP__INLINE gv gcomp__load_some(const float *p, size_t left)
 {
-    float f[16] = {0}; /* reading 16 floats at p could read behind the array */
     if (left >= 16) return gv_load(p);
+    float f[16] = {0}; /* reading 16 floats at p would read behind the array */
     memcpy(f, p, 4 * left);
     return gv_load(f);
 }
@@ -7659,13 +7659,13 @@ GCOMP__INLINE gv gcomp__load_some(const float *p, size_t left)
 #define gcomp__store_some GCOMP__F(store_some)
 GCOMP__INLINE void gcomp__store_some(float *p, gv x, size_t left)
 {
-    float f[16];
     if (left >= 16) {
         gv_store(p, x);
-        return;
+    } else {
+        float f[16];
+        gv_store(f, x);
+        memcpy(p, f, 4 * left);
     }
-    gv_store(f, x);
-    memcpy(p, f, 4 * left);
 }
 
 /* Gradients of 2 bytes have the machine's order of bytes, codes are little endian: 16 of one kind
@@ -7756,9 +7756,10 @@ GCOMP__NOINLINE void gcomp__make_p(float *p, const gcomp__source *input, size_t 
 #endif
     if (in.residual.floats) in.residual.floats += i;
     in.grad = (const uint8_t *)in.grad + i * gcomp__dtype_bytes(in.dtype);
-    for (j = 0; j + 16 <= count; j += 16)
+    for (j = 0; !GCOMP__SMALL && j + 16 <= count; j += 16)
         gv_store(p + j, gcomp__load_p(&in, j, 1, in.residual.floats != NULL));
-    if (j < count) gcomp__store_some(p + j, gcomp__load_p_some(&in, j, count - j), count - j);
+    for (; j < count; j += 16)
+        gcomp__store_some(p + j, gcomp__load_p_some(&in, j, gcomp__min(16, count - j)), count - j);
 }
 
 /* Makes p of elements i .. i + count - 1 in `tile`; zeros stand behind, up to 16 elements. */
@@ -7774,14 +7775,14 @@ GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size
 
 /* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
    are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
-   in `tile`, and e is -0, which changes no sum. Up to the next multiple of 16 elements can be
-   loaded: those of the tensor that follow, or zeros. */
+   in `tile`, as small builds always do, and e is -0, which changes no sum. Up to the next multiple
+   of 16 elements can be loaded: those of the tensor that follow, or zeros. */
 #define gcomp__addends_of GCOMP__F(addends_of)
 GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
                                                size_t count, float *tile)
 {
     gcomp__addends p;
-    if (gcomp__general(in) || gcomp__round_up(count, 16) > n - i)
+    if (GCOMP__SMALL || gcomp__general(in) || gcomp__round_up(count, 16) > n - i)
         return gcomp__addends_made(in, i, count, tile);
     p.g = (const float *)in->grad + i;
     p.e = in->residual.floats ? in->residual.floats + i : gcomp__no_residual;
@@ -7933,8 +7934,9 @@ static uint32_t gcomp__max_bits_of(const float *x, size_t n)
 {
     gv max_bits = gv_splat(0);
     size_t i;
-    for (i = 0; i + 16 <= n; i += 16) max_bits = gv_max_bits(max_bits, gv_load(x + i));
-    if (i < n) max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, n - i));
+    for (i = 0; !GCOMP__SMALL && i + 16 <= n; i += 16)
+        max_bits = gv_max_bits(max_bits, gv_load(x + i));
+    for (; i < n; i += 16) max_bits = gv_max_bits(max_bits, gcomp__load_some(x + i, n - i));
     return gv_most(max_bits);
 }
 
@@ -8000,9 +8002,8 @@ GCOMP__NOINLINE void gcomp__narrow(void *y, const float *x, gcomp_dtype dtype, s
 #define gcomp__saturate_all GCOMP__F(saturate_all)
 GCOMP__NOINLINE void gcomp__saturate_all(float *y, const float *x, size_t n)
 {
-    size_t i;
-    for (i = 0; i + 16 <= n; i += 16) gv_store(y + i, gv_saturate(gv_load(x + i)));
-    if (i < n) gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
+    for (size_t i = 0; i < n; i += 16)
+        gcomp__store_some(y + i, gv_saturate(gcomp__load_some(x + i, n - i)), n - i);
 }
 #endif
 #endif
@@ -8282,12 +8283,14 @@ GCOMP__HEAVY void gcomp__acc_run(gcomp__acc *acc, const float *g, const float *e
     for (i = 0; i + 16 <= count; i += 16, e += stride)
         gcomp__acc_add(&a, gv_add(gv_load(g + i), gv_load(e)), measure);
     if (i < count) {
-        float f[32]; /* gradients in f[0 .. 15], residuals in f[16 .. 31] */
-        gcomp__pad(f, g + i, count - i);
-        gcomp__pad(f + 16, e, count - i);
-        for (size_t j = count - i; gcomp__measures(measure, GCOMP__RANGE) && j < 16; j++)
-            f[j] = f[0], f[16 + j] = f[16];
-        gcomp__acc_add(&a, gv_add(gv_load(f), gv_load(f + 16)), measure);
+        gv p = gv_add(gcomp__load_some(g + i, count - i), gcomp__load_some(e, count - i));
+        if (gcomp__measures(measure, GCOMP__RANGE)) {
+            float f[16];
+            gv_store(f, p);
+            for (size_t j = count - i; j < 16; j++) f[j] = f[0];
+            p = gv_load(f);
+        }
+        gcomp__acc_add(&a, p, measure);
     }
     gcomp__acc_move(acc, &a, measure);
 }
@@ -8315,15 +8318,17 @@ static void gcomp__measure_range(const gcomp__source *in, size_t begin, size_t e
     gcomp__acc acc;
     acc.max_bits = gv_splat(0);
     gcomp__acc_none(&acc, measure);
-    const float *e = in->residual.floats;
-    if (!gcomp__general(in))
+    if (!GCOMP__SMALL && !gcomp__general(in)) {
+        const float *e = in->residual.floats;
         gcomp__acc_any(&acc, (const float *)in->grad + begin, e ? e + begin : gcomp__no_residual,
                        e ? 16 : 0, end - begin, measure);
-    for (size_t i = begin, count; gcomp__general(in) && i < end; i += count) {
-        GCOMP__ON_A_LINE float tile[GCOMP__TILE];
-        count = gcomp__min(GCOMP__TILE, end - i);
-        gcomp__make_p(tile, in, i, count);
-        gcomp__acc_any(&acc, tile, gcomp__no_residual, 0, count, measure);
+    } else {
+        for (size_t i = begin, count; i < end; i += count) {
+            GCOMP__ON_A_LINE float tile[GCOMP__TILE];
+            count = gcomp__min(GCOMP__TILE, end - i);
+            gcomp__make_p(tile, in, i, count);
+            gcomp__acc_any(&acc, tile, gcomp__no_residual, 0, count, measure);
+        }
     }
     gcomp__acc_end(&acc, end - begin, measure, m);
 }
@@ -8769,8 +8774,8 @@ GCOMP__NOINLINE void gcomp__load_tile(gcomp__tile *t, size_t count)
                                   |           |
        tile.p              becomes codes   is read and measured, 32 elements by 32
 
-   What was measured of the tile ahead gives its blocks their constants before its turn. A
-   last tile of fewer elements is read and measured on its own. */
+   What was measured of the tile ahead gives its blocks their constants before its turn. A last tile
+   of fewer elements is read and measured on its own. */
 #define gcomp__encode_scale_first GCOMP__F(encode_scale_first)
 GCOMP__NOINLINE void gcomp__encode_scale_first(gcomp__tile *t, size_t begin, gcomp__measured *m)
 {
@@ -9092,28 +9097,24 @@ static void gcomp__pack_residual(gcomp__residual residual, const float *from, si
 #endif
 
 /* residual <- scale * grad + residual - sent, saturated, for `count` elements from i on. sent is
-   NULL, and nothing is subtracted, or has so many values. The tiles of a small residual begin with
-   a block. */
+   NULL, and nothing is subtracted, or has so many values, with room up to the next multiple of 16.
+   The tiles of a small residual begin with a block. */
 #define gcomp__update_residual GCOMP__F(update_residual)
 GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *in, size_t i, size_t count,
                                             const float *sent)
 {
     const gcomp__residual residual = in->residual;
     float tile[GCOMP__TILE];
-    for (size_t end = i + count, j; i < end; i += count) {
+    for (size_t end = i + count; i < end; i += count) {
         count = gcomp__min(GCOMP__TILE, end - i);
         const gcomp__addends from = gcomp__addends_of(in, end, i, count, tile);
-        float *const to = residual.floats ? residual.floats + i : tile;
-        for (j = 0; j + 16 <= count; j += 16) {
+        float *const to = residual.floats && count % 16 == 0 ? residual.floats + i : tile;
+        for (size_t j = 0; j < count; j += 16) {
             gv p = gcomp__p_at(from, j);
             if (sent) p = gv_sub(p, gv_load(sent + j));
             gv_store(to + j, gv_saturate(p));
         }
-        if (j < count) {
-            gv p = gcomp__p_at(from, j);
-            if (sent) p = gv_sub(p, gcomp__load_some(sent + j, count - j));
-            gcomp__store_some(to + j, gv_saturate(p), count - j);
-        }
+        if (residual.floats && to == tile) memcpy(residual.floats + i, tile, 4 * count);
         if (sent) sent += count;
 #if !GCOMP__IN_WIDE && GCOMP__HAS_STORED
         if (residual.packed) gcomp__pack_residual(gcomp__residual_at(residual, i), tile, count, i);
@@ -21725,7 +21726,7 @@ typedef struct gcomp__places {
     size_t list, before_k; /* elements: its own in mem.index; that tensors in front send, at most */
     size_t offset, together; /* elements of its bundle: in front of it, and of all */
     size_t each;           /* elements of a range of the bundle, but for the last ranges */
-    size_t last_owner;     /* the worker whose range has its last element */
+    size_t owner, last_owner; /* the workers whose ranges have its first and its last element */
     size_t stays;          /* bytes of a payload of the own portion, not sent; 0: they vary */
 } gcomp__places;
 
@@ -22698,7 +22699,7 @@ static size_t gcomp__longest_portion(const gcomp__slot *slot)
 static size_t gcomp__over_portions(const gcomp__slot *slot,
                                  size_t (*of)(const gcomp__slot *slot, size_t n))
 {
-    const size_t first = slot->at.offset / slot->at.each, last = slot->at.last_owner;
+    const size_t first = slot->at.owner, last = slot->at.last_owner;
     size_t sum = 0;
     if (GCOMP__HAS_ROWS && slot->use.row) {
         for (size_t w = first; w <= last; w++) {
@@ -22864,7 +22865,7 @@ static size_t gcomp__ranges_bound(const gcomp__slot *slot, size_t count, size_t 
 /* In how many ranges a tensor has elements. */
 static size_t gcomp__portions(const gcomp__slot *slot)
 {
-    return slot->at.last_owner - slot->at.offset / slot->at.each + 1;
+    return slot->at.last_owner - slot->at.owner + 1;
 }
 
 /* Bytes of a shard of a portion, at most. */
@@ -23092,13 +23093,14 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
     at->world = world;
     at->each = gcomp__round_up(gcomp__ceil_div(at->together, world), GCOMP__RANGE_UNIT);
     at->stays = 0;
+    at->owner = at->offset / at->each;
     at->last_owner = (at->offset + slot->n - 1) / at->each;
     at->k = selector ? (selector->most)(&slot->use.codec, slot->n) : 0;
     at->applied = world > 1 ? gcomp__applied(&slot->use.codec, slot->n) : 0;
     gcomp__slot bundle = *slot; /* as if it were one tensor: for all of its tensors alike */
     if (at->together != slot->n) {
         bundle.n = at->together;
-        bundle.at.offset = 0;
+        bundle.at.offset = bundle.at.owner = 0;
         bundle.at.last_owner = (bundle.n - 1) / bundle.at.each;
         bundle.use.bound = gcomp__portion_bound(slot, bundle.n);
         bundle.at.k = selector ? (selector->most)(&slot->use.codec, bundle.n) : 0;
@@ -23143,7 +23145,7 @@ static void gcomp__fill_ranges(gcomp__plan *plan, const gcomp__slot *slot, int s
         plan->before[1] = plan->sum;
         plan->range = SIZE_MAX;
     }
-    for (size_t w = slot->at.offset / slot->at.each; w <= last; w++) {
+    for (size_t w = slot->at.owner; w <= last; w++) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         if (portion.n != n) {
             n = portion.n;
@@ -25192,7 +25194,7 @@ GCOMP__NOINLINE gcomp_result gcomp__cut(gcomp *gc, const gcomp__slot *slot,
         left = gcomp__sparse_read(&view, s.index, s.value); /* indices rise */
     }
     /* left: elements that no shard has yet; s.index and s.value begin with the first of these */
-    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++, to += length) {
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++, to += length) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         const size_t end = portion.begin + portion.n;
         for (s.count = 0; s.count < left && s.index[s.count] < end; s.count++)
@@ -25260,7 +25262,7 @@ GCOMP__NOINLINE gcomp_result gcomp__encode_ranges(gcomp *gc, gcomp__slot *slot,
                                                   const gcomp__work *work)
 {
     slot->now.length = 0;
-    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
         gcomp__work part = gcomp__work_in(slot, work, w);
         size_t length = 0;
         if (w == gc->me && slot->at.adds_own) {
@@ -25568,7 +25570,7 @@ static void gcomp__check_sums(gcomp *gc)
     gcomp__read_from(gc, gc->mem.shared, gc->mem.cut + b->at_cut, b->share_stride, b->came, 0);
     for (const gcomp__slot *slot = gc->tensors + b->first; slot < gc->tensors + b->end; slot++) {
         if (!slot->now.grad || !slot->at.own_bytes) continue;
-        for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
+        for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
             gcomp__view view;
             const gcomp_result result =
                 gcomp__next_sum(gc, slot, w, gcomp__portion_of(slot, w).n, &view);
@@ -25587,7 +25589,7 @@ static void gcomp__check_sums(gcomp *gc)
 static void gcomp__apply_sums(gcomp *gc, const gcomp__slot *slot, float *y)
 {
     const gcomp__call call = gcomp__call_in(gc, slot->use.method);
-    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         gcomp__sink sink =
             gcomp__sink_to(GCOMP__ADD, gcomp__output_in(y + at.begin, GCOMP_F32), at.n);
@@ -25646,7 +25648,7 @@ GCOMP__NOINLINE void gcomp__commit_ranges(gcomp *gc, const gcomp__slot *slot,
 {
     const int scattered = slot->at.scattered;
     size_t at = slot->at.own; /* payloads of the ranges of others, in order */
-    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
         const gcomp__work part = gcomp__work_in(slot, work, w);
         gcomp__sink sink = gcomp__sink_of(&part);
         gcomp__view mean, sent;
@@ -25678,13 +25680,13 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
     const size_t last = slot->at.last_owner, floats = gcomp__tally_floats(slot);
     float *const own = gc->mem.tally, *const all = own + floats;
     memset(all, 0, 4 * floats);
-    for (size_t w = slot->at.offset / slot->at.each; w <= last; w++) {
+    for (size_t w = slot->at.owner; w <= last; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         gcomp__count_sums(gc, slot, y + at.begin, at.n, w, own);
         for (size_t i = 0; i < floats; i++) all[i] += own[i];
     }
     const gcomp__border border = gcomp__border_by(gc, slot, all);
-    for (size_t w = slot->at.offset / slot->at.each; w <= last && border.above > 1; w++) {
+    for (size_t w = slot->at.owner; w <= last && border.above > 1; w++) {
         const gcomp__portion at = gcomp__portion_of(slot, w);
         float *const part = y + at.begin;
         const gcomp__selection s = gcomp__choose_sums(gc, slot, &border, part, at.n, w);
@@ -25699,7 +25701,7 @@ static void gcomp__keep_largest(const gcomp *gc, const gcomp__slot *slot, float 
 static void gcomp__take_applied(const gcomp *gc, const gcomp__slot *slot, const gcomp__work *work)
 {
     size_t at = slot->at.own; /* shards, in order */
-    for (size_t w = slot->at.offset / slot->at.each; w <= slot->at.last_owner; w++) {
+    for (size_t w = slot->at.owner; w <= slot->at.last_owner; w++) {
         const gcomp__portion portion = gcomp__portion_of(slot, w);
         const size_t begin = portion.begin, n = portion.n;
         const float *mean = gc->mem.acc + slot->at.acc, *y = work->y.floats + begin;

@@ -805,7 +805,7 @@ static void open_case(void)
     *d = group.desc;
     d->isa = draw_isa();
     if (!group.desc.schedule || strncmp(job.schedule, "bytes", 5)) {
-        /* 1: of sums only the largest are applied; a codec rounds them, otherwise in a gather */
+        /* global: only the largest sums are applied. rounded: a codec rounds them, and a gather rounds otherwise than ranges */
         int global = 0, rounded = 0;
         for (size_t t = 0; t <= job.count; t++) {
             const char *codec = t < job.count ? job.codec[t] : job.list;
