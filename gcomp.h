@@ -7880,27 +7880,33 @@ static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
     }
 }
 
-/* Kernel advance: p, the next u and zeros of elements begin .. end - 1. The formulas stand at
-   gcomp__momentum. Each group is loaded before it is stored, so outputs may be the inputs. */
+/* p, the next u and zeros of `left` elements from i on, at most 16, whose gradients are g. The
+   formulas stand at gcomp__momentum. All is loaded before it is stored, so outputs may be the
+   inputs. */
+#define gcomp__advance_group GCOMP__F(advance_group)
+GCOMP__INLINE void gcomp__advance_group(const gcomp__momentum *job, size_t i, size_t left, gv g)
+{
+    const gv u = gcomp__load_some(job->u + i, left), m = gv_splat(job->factor);
+    gv next = job->nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
+    gv p = job->v ? gv_add(gcomp__load_some(job->v + i, left), next) : next; /* v: the residual */
+    if (job->nesterov) p = gv_add(p, g);
+    if (job->p) gcomp__store_some(job->p + i, p, left);
+    if (job->next) gcomp__store_some(job->next + i, next, left);
+    if (job->zero) gcomp__store_some(job->zero + i, gv_splat(0), left);
+}
+
+/* Kernel advance: the same of elements begin .. end - 1. */
 #define gcomp__advance_momentum GCOMP__F(advance_momentum)
 static void gcomp__advance_momentum(const gcomp__momentum *d, size_t begin, size_t end)
 {
     const gcomp__momentum job = *d; /* a copy, which no store in the loop can change */
-    const gv m = gv_splat(job.factor), zero = gv_splat(0);
     float tile[GCOMP__TILE];
     for (size_t i = begin, stop; i < end; i = stop) {
         stop = gcomp__min(end, i + GCOMP__TILE);
         gcomp__addends from = gcomp__addends_of(&job.in, end, i, stop - i, tile);
-        for (; i < stop; i += 16, from.g += 16) {
-            const size_t left = stop - i;
-            const gv g = gv_load(from.g), u = gcomp__load_some(job.u + i, left);
-            gv next = job.nesterov ? gv_mul(gv_add(u, g), m) : gv_add(gv_mul(u, m), g);
-            gv p = job.v ? gv_add(gcomp__load_some(job.v + i, left), next) : next;
-            if (job.nesterov) p = gv_add(p, g); /* v is the residual */
-            if (job.p) gcomp__store_some(job.p + i, p, left);
-            if (job.next) gcomp__store_some(job.next + i, next, left);
-            if (job.zero) gcomp__store_some(job.zero + i, zero, left);
-        }
+        for (; i + 16 <= stop; i += 16, from.g += 16)
+            gcomp__advance_group(&job, i, 16, gv_load(from.g));
+        if (i < stop) gcomp__advance_group(&job, i, stop - i, gv_load(from.g));
     }
 }
 
