@@ -7773,10 +7773,9 @@ GCOMP__NOINLINE gcomp__addends gcomp__addends_made(const gcomp__source *in, size
     return p;
 }
 
-/* Where p of elements i .. i + count - 1 of n is, up to a tile of them. If gradient and residual
-   are floats to be taken as they are, these are g and e, and nothing is copied. Else p is made
-   in `tile`, as small builds always do, and e is -0, which changes no sum. Up to the next multiple
-   of 16 elements can be loaded: those of the tensor that follow, or zeros. */
+/* Where p of elements i .. i + count - 1 of n is, up to a tile of them: floats to be taken as they
+   are stay where they are; else, and in small builds, p is made in `tile`, and e is -0. Up to the
+   next multiple of 16 elements can be loaded: those of the tensor that follow, or zeros. */
 #define gcomp__addends_of GCOMP__F(addends_of)
 GCOMP__INLINE gcomp__addends gcomp__addends_of(const gcomp__source *in, size_t n, size_t i,
                                                size_t count, float *tile)
@@ -7858,31 +7857,8 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
-/* Kernel absorb: residual <- p, saturated; y <- 0. A sparse commit begins so: all of p is kept, and
-   then what was sent is moved from the residual to the mean. Either output may be missing; y may be
-   the gradient, which is dropped where nothing is kept. */
-#define gcomp__absorb GCOMP__F(absorb)
-static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
-{
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    float *const residual = sink->in.residual.floats, *const y = sink->y.floats;
-    float tile[GCOMP__TILE];
-    for (size_t i = begin, count; i < end; i += count) {
-        count = gcomp__min(GCOMP__TILE, end - i);
-        if (residual) {
-            const gcomp__addends from = gcomp__addends_of(&sink->in, end, i, count, tile);
-            float *const to = count % 16 ? tile : residual + i;
-            for (size_t j = 0; j < count; j += 16)
-                gv_store(to + j, gv_saturate(gcomp__p_at(from, j)));
-            if (to == tile) memcpy(residual + i, tile, 4 * count);
-        }
-        if (y) memset(y + i, 0, 4 * count);
-    }
-}
-
-/* p, the next u and zeros of `left` elements from i on, at most 16, whose gradients are g. The
-   formulas stand at gcomp__momentum. All is loaded before it is stored, so outputs may be the
-   inputs. */
+/* p, the next u and zeros of `left` <= 16 elements from i on, by the formulas at gcomp__momentum.
+   All is loaded before it is stored, so outputs may be the inputs. */
 #define gcomp__advance_group GCOMP__F(advance_group)
 GCOMP__INLINE void gcomp__advance_group(const gcomp__momentum *job, size_t i, size_t left, gv g)
 {
@@ -9127,6 +9103,23 @@ GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *in, size_t i, s
 #endif
     }
 }
+
+#if !GCOMP__IN_WIDE
+/* Kernel absorb: residual <- p, saturated; y <- 0. A sparse commit begins so: all of p is kept, and
+   then what was sent is moved from the residual to the mean. Either output may be missing; y may be
+   the gradient, which is dropped where nothing is kept. */
+#define gcomp__absorb GCOMP__F(absorb)
+static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (gcomp__residual_memory(sink->in.residual))
+            gcomp__update_residual(&sink->in, i, count, NULL);
+        if (sink->y.floats) memset(sink->y.floats + i, 0, 4 * count);
+    }
+}
+#endif
 
 /* y <- (fresh ? 0 : y) + weight * x, saturated. x is a tile of decoded values, or a piece of
    eden's. Goes by 32 elements, as decoding does: shorter loops wait for their own overhead. */
@@ -11407,8 +11400,6 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     if (GCOMP__HAS_MOMENTUM && momentum)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
-    else if (GCOMP__HAS_STORED && job->sink->in.residual.packed) /* y and own are NULL */
-        (gcomp__common(job->set)->sink)((void *)(uintptr_t)job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
@@ -15883,17 +15874,6 @@ static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n)
     return n / chunk * gcomp__sparse_k(density, chunk) + gcomp__sparse_k(density, n % chunk);
 }
 
-/* The least key of those that were chosen. */
-static uint32_t gcomp__least_key(const gcomp__selection *s)
-{
-    uint32_t least = 0x7f7fffffu;
-    for (size_t i = 0; i < s->count; i++) {
-        const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
-        least = key < least ? key : least;
-    }
-    return least;
-}
-
 /* Chooses the k largest elements. guess: NULL, or a key that is `apart` below the least one that
    was sent before, by the step or the chunk before (0: nothing was); then it becomes the next one.
    A buffer that got full, or more than 2 k + 32 elements, make it nearer, fewer make it farther; so
@@ -15902,7 +15882,8 @@ static uint32_t gcomp__least_key(const gcomp__selection *s)
 static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k,
                                         uint32_t *guess)
 {
-    uint32_t apart = 1u << 21, least; /* of a fourth of an octave */
+    uint32_t apart = 1u << 21;   /* of a fourth of an octave */
+    uint32_t least = 0x7f7fffffu; /* key of those that are chosen */
     size_t found = 0;
     if (guess && *guess) {
         GCOMP__TRY(gcomp__sparse_collect(call, s, *guess, *guess, k));
@@ -15912,7 +15893,10 @@ static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selectio
     if (found < k)
         GCOMP__TRY(gcomp__sparse_largest(call, s, gcomp__sparse_guess(call, s, k, 1), k));
     if (!guess) return GCOMP_OK;
-    least = gcomp__least_key(s);
+    for (size_t i = 0; i < s->count; i++) {
+        const uint32_t key = gcomp__bits(s->value[i]) & 0x7fffffffu;
+        least = key < least ? key : least;
+    }
     if (found >= k) {
         apart = least - *guess;
         apart = found > 2 * k + 32 || s->guess > *guess ? apart / 2 : apart + apart / 4 + 64;
@@ -21722,10 +21706,10 @@ typedef struct gcomp__places {
     size_t applied;        /* of its mean about so many elements are applied; 0: all */
     uint8_t needs;         /* callbacks that a codec of its list needs: GCOMP__NEEDS_... */
     uint8_t rounds[3];     /* kinds of rounds */
-    int two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
-    int adds_own;          /* two shots: an owner adds its own part of p as it is */
-    int as_none;           /* 1: steps do as with none, see gcomp__goes_as_none */
-    int listed;            /* 1: what it sends stands in a list of its bundle, see >>bundles */
+    uint8_t two_shot, scattered; /* 1: how its mean is made by ranges, see gcomp__choose_mean */
+    uint8_t adds_own;      /* two shots: an owner adds its own part of p as it is */
+    uint8_t as_none;       /* 1: steps do as with none, see gcomp__goes_as_none */
+    uint8_t listed;        /* 1: what it sends stands in a list of its bundle, see >>bundles */
     const gcomp__method *method; /* the one by which a step works */
     size_t first;          /* the first tensor of its bucket */
     size_t next;           /* the tensor behind it in its bundle; 0: none */
@@ -23124,7 +23108,7 @@ static void gcomp__choose_mean(gcomp__slot *slot, const gcomp_desc *desc)
         at->own_bytes = selector && !at->applied ? at->bound : gcomp__shards_bound(slot);
         at->bound = 0;
         at->two_shot = !selector;
-        at->scattered = gcomp__scatters(desc);
+        at->scattered = gcomp__scatters(desc) != 0;
         /* where the mean is a vote, an owner adds a sign of its own too */
         at->adds_own = !selector && !slot->use.method->payload->votes;
         if (at->adds_own && mine && !slot->use.varies)
