@@ -2580,8 +2580,8 @@ GCOMP__OTHERS_END
                   portable set NOINLINE, one for all
      EACH_WIDTH   a HEAVY function that is compiled for each width of codes, but in builds of some
                   methods, which are small, only once
-     HOT          before another word: compiled for speed in the portable set, which is compiled
-                  for size
+     HOT          before another word: compiled for speed, where what stands around it is compiled
+                  for size: the portable set, and what methods have of their own beside kernels
 
    The last three depend on the set, and are defined in >>vectors. SMALL_INLINE and FAST_INLINE are
    the two meanings of INLINE. */
@@ -2677,7 +2677,8 @@ GCOMP__OTHERS_END
 #pragma fp_contract(off)
 #endif
 
-/* From >>dispatch on nothing is hot: for size. */
+/* Where nothing is hot, as from >>dispatch on, or little: for size. gcc can compile a function
+   between these two for speed all the same. */
 #if !GCOMP__GNU || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #define GCOMP__FOR_SIZE
 #define GCOMP__FOR_SIZE_END
@@ -2686,8 +2687,9 @@ GCOMP__OTHERS_END
     _Pragma("clang attribute push(__attribute__((__minsize__)), apply_to = function)")
 #define GCOMP__FOR_SIZE_END _Pragma("clang attribute pop")
 #else
-#define GCOMP__FOR_SIZE _Pragma("GCC optimize(\"Os\")")
-#define GCOMP__FOR_SIZE_END
+#define GCOMP__FOR_SIZE _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define GCOMP__FOR_SIZE_END _Pragma("GCC pop_options")
+#define GCOMP__FOR_SPEED __attribute__((__optimize__("O2")))
 #endif
 
 /* stb_ds.h serves bookkeeping only: arr* over memory from the user's allocator, which >>memory
@@ -5119,7 +5121,9 @@ static float gcomp__fold16_float(const float *d)
 #define gv_fma16 GCOMP__F(gv_fma16)
 #define gb_join GCOMP__F(gb_join)
 #define GCOMP__HEAVY GCOMP__INLINE
-#define GCOMP__HOT /* for speed, where the set is compiled for size */
+#define GCOMP__HOT /* for speed, where what stands around it is compiled for size */
+#define GCOMP__METHODS_FOR_SIZE /* what methods have of their own beside kernels: see below */
+#define GCOMP__METHODS_FOR_SIZE_END
 #if GCOMP__SMALL_CUT
 #define GCOMP__EACH_WIDTH GCOMP__NOINLINE
 #else
@@ -5364,18 +5368,16 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 /* Beside AVX2 the portable set serves old processors and tests. There gcc compiles that set for
    size, but for speed what runs for each group of 16 floats: operations, a method's functions for
    a group, and loops over groups. The set takes a sixth less, and is as fast as before. */
-#if defined(GCOMP__BUILT_AVX2) && !GCOMP__SMALL_CUT && defined(__GNUC__) && !defined(__clang__) && \
-    defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
-#pragma GCC push_options
-#pragma GCC optimize("Os")
+#if defined(GCOMP__BUILT_AVX2) && !GCOMP__SMALL_CUT && defined(GCOMP__FOR_SPEED)
+GCOMP__FOR_SIZE
 #undef GCOMP__HOT
-#define GCOMP__HOT __attribute__((__optimize__("O2")))
+#define GCOMP__HOT GCOMP__FOR_SPEED
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__HOT GCOMP__FAST_INLINE
 #undef GCOMP__HEAVY
 #define GCOMP__HEAVY GCOMP__HOT GCOMP__NOINLINE
 #include GCOMP_SELF
-#pragma GCC pop_options
+GCOMP__FOR_SIZE_END
 #undef GCOMP__INLINE
 #define GCOMP__INLINE GCOMP__FAST_INLINE
 #else
@@ -5394,13 +5396,22 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #endif
 
 /* The zones GCOMP__ONCE need no include: the compiler reads on below. A kernel that they call by
-   name is the portable one. */
+   name is the portable one. What a method has of its own there runs once a tensor, but for what is
+   marked as HOT: gcc compiles it for size, which takes 17 KB less. */
 #if GCOMP__ONLY == 0
 #define GCOMP__PASS scalar
 #undef GCOMP__IN_EACH
 #undef GCOMP__IN_ONCE
 #define GCOMP__IN_EACH 0
 #define GCOMP__IN_ONCE 1
+#if defined(GCOMP__FOR_SPEED) && !GCOMP__SMALL_CUT
+#undef GCOMP__HOT
+#define GCOMP__HOT GCOMP__FOR_SPEED
+#undef GCOMP__METHODS_FOR_SIZE
+#define GCOMP__METHODS_FOR_SIZE GCOMP__FOR_SIZE
+#undef GCOMP__METHODS_FOR_SIZE_END
+#define GCOMP__METHODS_FOR_SIZE_END GCOMP__FOR_SIZE_END
+#endif
 #endif
 
 #endif /* GCOMP_IMPLEMENTATION */
@@ -11638,6 +11649,8 @@ GCOMP__INLINE const char *gcomp__momentum_before_adam(const gcomp_codec *codec)
 }
 #endif
 
+GCOMP__METHODS_FOR_SIZE
+
 /* >>method none: floats as they are, for tensors that are too small to gain anything, and for
    comparison.
 
@@ -12171,8 +12184,9 @@ static size_t gcomp__twobit_lines(size_t n, double rate)
 /* Counts the keys of the sample: bin (key - base) >> shift for keys from base on, the last bin
    for all that lie above. Zeros and what is not finite are not counted. bins NULL: none are.
    Returns the largest key. */
-static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                    size_t lines, uint32_t base, unsigned shift, uint32_t *bins)
+GCOMP__HOT static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source *in,
+                                               size_t n, size_t lines, uint32_t base,
+                                               unsigned shift, uint32_t *bins)
 {
     const size_t step = 16 * lines >= n ? 16 : 1; /* lines at once: more if none is left out */
     uint32_t most = 0;
@@ -12206,8 +12220,8 @@ static uint32_t gcomp__twobit_count(const gcomp__call *call, const gcomp__source
 
 /* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
    refuses it. */
-static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in, size_t n,
-                                double rate)
+GCOMP__HOT static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in,
+                                           size_t n, double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
     const size_t lines = gcomp__twobit_lines(n, rate);
@@ -14995,6 +15009,8 @@ struct gcomp__selector {
 };
 #endif
 
+GCOMP__METHODS_FOR_SIZE_END
+
 /* >>selection: the k-th largest of many numbers, a guess at its key, all elements that reach it.
 
    The k-th largest is found without sorting. One pass finds the least and the largest key. The next
@@ -15841,6 +15857,8 @@ static const gcomp__payload gcomp__sparse_payload = {
     gcomp__sparse_check, gcomp__sparse_decode, 1};
 #endif
 
+GCOMP__METHODS_FOR_SIZE
+
 /* >>method topk: the k = max(1, ceil(density * n * (1 - 2^-40))) elements of largest |p|; of equal
    ones the first; zeros never. Stich et al., NeurIPS 2018.
 
@@ -16049,7 +16067,7 @@ static size_t gcomp__dryden_most(const gcomp_codec *codec, size_t n)
 
 /* Keeps k[0] positive and k[1] negative elements, the largest, or as many as there are; least: the
    smallest key of each, or 1 if all are kept. Returns 0 if there are fewer than k of a sign. */
-static int gcomp__dryden_keep(gcomp__selection *s, const size_t *k, uint32_t *least)
+GCOMP__HOT static int gcomp__dryden_keep(gcomp__selection *s, const size_t *k, uint32_t *least)
 {
     size_t count[2] = {0, 0}, ties[2], kept = 0;
     for (size_t i = 0; i < s->count; i++) count[gcomp__bits(s->value[i]) >> 31]++;
@@ -16228,7 +16246,7 @@ static void gcomp__wangni_set(gcomp__wangni *job, double q)
 
 /* Thins the candidates out: keeps those that may be sent with the present quantum. exact: keeps
    those that are sent, and their values become what is sent. */
-static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
+GCOMP__HOT static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
 {
     gcomp__selection *s = job->s;
     size_t kept = 0;
@@ -16257,7 +16275,8 @@ static void gcomp__wangni_thin(gcomp__wangni *job, int exact)
 /* The quantum q for `wanted` elements on average. The candidates of keys from s->guess on are at
    hand, `above` of them; of all others only the sum `rest` of their |p| is. If q comes out below
    the guess, these candidates do not suffice to find it, and q is only where to begin anew. */
-static double gcomp__wangni_fit(const gcomp__selection *s, double rest, size_t above, double wanted)
+GCOMP__HOT static double gcomp__wangni_fit(const gcomp__selection *s, double rest, size_t above,
+                                           double wanted)
 {
     double q = 0;
     /* round 0: q = sum |p| / wanted. Then those of |p| >= q count 1 each, and the others share
@@ -16546,8 +16565,9 @@ static size_t gcomp__blocktopk_scratch(const gcomp_codec *codec, size_t n)
 
      sums    3.0   9.5   0.0   9.5   7.1
      taken         x           x            least = 9.5, ties = 2 */
-static gcomp_result gcomp__blocktopk_select(const gcomp__call *call, const gcomp_codec *codec,
-                                            gcomp__selection *s)
+GCOMP__HOT static gcomp_result gcomp__blocktopk_select(const gcomp__call *call,
+                                                       const gcomp_codec *codec,
+                                                       gcomp__selection *s)
 {
     const size_t block = (size_t)codec->param[1], blocks = gcomp__ceil_div(s->n, block);
     const size_t k = gcomp__sparse_k(codec->param[0], blocks);
@@ -17015,7 +17035,7 @@ static void gcomp__dct_wave(float *wave, size_t n, uint64_t scale)
 }
 
 /* Row k of C: n cosines, and zeros up to a multiple of 16. */
-static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
+GCOMP__HOT static void gcomp__dct_row(float *row, const float *wave, size_t n, size_t k)
 {
     for (size_t j = 0, m = k; j < n; j++, m += 2 * k) {
         if (m >= 4 * n) m -= 4 * n;
@@ -17365,7 +17385,7 @@ typedef struct gcomp__dct_reader {
 } gcomp__dct_reader;
 
 /* The next place; there is one. */
-static size_t gcomp__dct_next(gcomp__dct_reader *r)
+GCOMP__HOT static size_t gcomp__dct_next(gcomp__dct_reader *r)
 {
     const gcomp__dct_shape *s = r->shape;
     if (!s->bytes) return r->i++;
@@ -17472,8 +17492,8 @@ typedef struct gcomp__dct_line {
 } gcomp__dct_line;
 
 /* Adds the coefficients of payload w in row u of a chunk. */
-GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line, size_t w,
-                                        size_t chunk, size_t u)
+GCOMP__HOT GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_line *line,
+                                                   size_t w, size_t chunk, size_t u)
 {
     const gcomp__dct_shape *s = sum->shape;
     const size_t first = u * s->w, n = s->k * s->chunks, from = chunk * s->k;
@@ -17511,8 +17531,9 @@ GCOMP__NOINLINE void gcomp__dct_add_row(const gcomp__dct_sum *sum, gcomp__dct_li
 
 /* tile <- rows r0 .. r0 + rows - 1 of a chunk, their coefficients times `factor`. Returns the bits
    of the largest coefficient. */
-GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk, size_t r0,
-                                         size_t rows, float factor, float *tile)
+GCOMP__HOT GCOMP__NOINLINE uint32_t gcomp__dct_rows(const gcomp__dct_sum *sum, size_t chunk,
+                                                    size_t r0, size_t rows, float factor,
+                                                    float *tile)
 {
     const gcomp__dct_shape *s = sum->shape;
     float out[GCOMP__DCT_SIDE], cosines[GCOMP__DCT_SIDE];
@@ -20153,6 +20174,8 @@ static const gcomp__method gcomp__row_intsum = {
     GCOMP__KERNELS(intsum), &gcomp__intsum_payload, &gcomp__intsum_sums,
     {NULL, NULL, NULL, gcomp__intsum_adapt, gcomp__intsum_misfit}};
 #endif
+
+GCOMP__METHODS_FOR_SIZE_END
 
 /* >>end of a pass: the set that it has compiled. */
 #if GCOMP__IN_EACH
