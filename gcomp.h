@@ -4900,7 +4900,8 @@ static uint32_t gcomp__crc_after(uint32_t crc)
 
    How to read the functions of a set. A value of 16 lanes is a struct of registers: r[0] and r[1]
    of 8 lanes on AVX2, r[0] of 16 on AVX-512, r[0] .. r[3] of 4 on NEON and in the portable set.
-   GCOMP__ALL(...) writes a statement for each register. Prefixes of names:
+   GCOMP__ALL(...) writes a statement for each register, GCOMP__OPERATION(...) a function that does
+   alike with each. Prefixes of names:
      gv_ 16 floats, gw_ 16 words, gs_ 16 doubles, gb_ 32 bytes, gu_ words of 64 bits,
      gr_ one register, whatever its size.
    To add an operation: write its name and meaning into the list below, and its #undef at the end
@@ -4915,45 +4916,35 @@ static uint32_t gcomp__crc_after(uint32_t crc)
 /* The tree of every sum over 16 lanes, in double and in float. The portable set folds so, and the
    other sets reach the same bits by their own instructions, which add halves of registers:
 
-     16 lanes    t[i] = d[i] + d[i + 8]
-      8 lanes    t[i] = t[i] + t[i + 4]
-      4 lanes    t0 + t2, t1 + t3
-      2 lanes    (t0 + t2) + (t1 + t3) */
-GCOMP__NOINLINE double gcomp__fold16(const double *d)
+     16 lanes    t[i] + t[i + 8]
+      8 lanes    t[i] + t[i + 4]
+      4 lanes    t[0] + t[2], t[1] + t[3]
+      2 lanes    t[0] + t[1], which is returned */
+GCOMP__NOINLINE double gcomp__fold16(double *t)
 {
-    double t[8];
-    for (int i = 0; i < 8; i++) {
-        t[i] = d[i] + d[i + 8];
-        GCOMP__PIN_SUM(t[i]);
+    GCOMP__UNROLL
+    for (int half = 8; half; half /= 2) {
+        GCOMP__UNROLL
+        for (int i = 0; i < half; i++) {
+            t[i] += t[i + half];
+            GCOMP__PIN_SUM(t[i]);
+        }
     }
-    for (int i = 0; i < 4; i++) {
-        t[i] += t[i + 4];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    t[0] += t[2];
-    t[1] += t[3];
-    GCOMP__PIN_SUM(t[0]);
-    GCOMP__PIN_SUM(t[1]);
-    return t[0] + t[1];
+    return t[0];
 }
 
 /* The same in float. */
-static float gcomp__fold16_float(const float *d)
+static float gcomp__fold16_float(float *t)
 {
-    float t[8];
-    for (int i = 0; i < 8; i++) {
-        t[i] = d[i] + d[i + 8];
-        GCOMP__PIN_SUM(t[i]);
+    GCOMP__UNROLL
+    for (int half = 8; half; half /= 2) {
+        GCOMP__UNROLL
+        for (int i = 0; i < half; i++) {
+            t[i] += t[i + half];
+            GCOMP__PIN_SUM(t[i]);
+        }
     }
-    for (int i = 0; i < 4; i++) {
-        t[i] += t[i + 4];
-        GCOMP__PIN_SUM(t[i]);
-    }
-    t[0] += t[2];
-    t[1] += t[3];
-    GCOMP__PIN_SUM(t[0]);
-    GCOMP__PIN_SUM(t[1]);
-    return t[0] + t[1];
+    return t[0];
 }
 
 /* The vocabulary: an operation a line, with its meaning. A mask is 16 bits, bit l for lane l. */
@@ -5180,6 +5171,15 @@ GCOMP__INLINE void gcomp__sum_and_difference(float *x, float *y)
 #define GCOMP__ALL16(...) \
     for (size_t i = 0; i < 16; i++) { \
         __VA_ARGS__; \
+    }
+
+/* An operation that does alike with each register: what register i of the result is. */
+#define GCOMP__OPERATION(type, name, arguments, ...) \
+    GCOMP__INLINE type name arguments \
+    { \
+        type result; \
+        GCOMP__ALL(result.r[i] = __VA_ARGS__) \
+        return result; \
     }
 
 /* Where a register is a vector of the compiler, operators such as + and < work on it as on a float
@@ -5562,11 +5562,8 @@ GCOMP__INLINE gw gw_mul_high(gw x, gw y)
                x.r[i] = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa))
     return x;
 }
-GCOMP__INLINE gw gw_look(const uint32_t *table, gw x)
-{
-    GCOMP__ALL(x.r[i] = _mm256_i32gather_epi32((const int *)(const void *)table, x.r[i], 4))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_look, (const uint32_t *table, gw x),
+                 _mm256_i32gather_epi32((const int *)(const void *)table, x.r[i], 4))
 /* The next 8 words are read, and a lane takes the one whose number is that of the lanes before it
    that take one. The product adds up the bits of a byte so:
 
@@ -5687,11 +5684,8 @@ GCOMP__INLINE int gw_ties(gw x, gw y)
     return (_mm256_movemask_epi8(ones) & 0x33333333) != 0;
 }
 /* madd multiplies the halves of a word and adds the two products: low * k + high * 1. */
-GCOMP__INLINE gw gw_mul_halves(gw x, int k)
-{
-    GCOMP__ALL(x.r[i] = _mm256_madd_epi16(x.r[i], _mm256_set1_epi32(1 << 16 | k)))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_mul_halves, (gw x, int k),
+                 _mm256_madd_epi16(x.r[i], _mm256_set1_epi32(1 << 16 | k)))
 /* A permutation looks up 8 words, by the low 3 bits of x: so one look-up in each half of the table.
    x is a code of 4 bits with sign, so that the sign, which the blend goes by, is a copy of bit
    3. */
@@ -5701,11 +5695,7 @@ GCOMP__INLINE gw_reg gr_look16(const int32_t *table, gw_reg x)
     const __m256i b = _mm256_permutevar8x32_epi32(gcomp__load32_avx2(table + 8), x);
     return _mm256_castps_si256(gr_pick(x, _mm256_castsi256_ps(b), _mm256_castsi256_ps(a)));
 }
-GCOMP__INLINE gw gw_look16(const int32_t *table, gw x)
-{
-    GCOMP__ALL(x.r[i] = gr_look16(table, x.r[i]))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_look16, (const int32_t *table, gw x), gr_look16(table, x.r[i]))
 GCOMP__INLINE gw gw_load_halves(const uint32_t *p)
 {
     return gcomp__pair_avx2(_mm256_cvtepu16_epi32(gcomp__load16_avx2(p)),
@@ -6396,12 +6386,8 @@ GCOMP__INLINE gv gv_mirror(gv x)
     return y;
 }
 
-GCOMP__INLINE gv gv_load_half(const uint8_t *c)
-{
-    gv x;
-    GCOMP__ALL(x.r[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(c + 8 * i))))
-    return x;
-}
+GCOMP__OPERATION(gv, gv_load_half, (const uint8_t *c),
+                 vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(c + 8 * i))))
 GCOMP__INLINE void gv_store_small(uint8_t *c, gv x)
 {
     GCOMP__ALL(vst1_u8(c + 8 * i, vreinterpret_u8_f16(vcvt_f16_f32(x.r[i]))))
@@ -6519,12 +6505,8 @@ GCOMP__INLINE gw gw_get3(const uint8_t *c)
                x.r[i] = vshrq_n_s32(vshlq_s32(word, vld1q_s32(left + 4 * (i & 1))), 29))
     return x;
 }
-GCOMP__INLINE gw gw_load_halves(const uint32_t *p)
-{
-    gw x;
-    GCOMP__ALL(x.r[i] = (gw_reg)vmovl_u16(vreinterpret_u16_u32(vld1_u32(p + 2 * i))))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_load_halves, (const uint32_t *p),
+                 (gw_reg)vmovl_u16(vreinterpret_u16_u32(vld1_u32(p + 2 * i))))
 GCOMP__INLINE void gw_put16(uint8_t *c, gw w)
 {
     GCOMP__ALL(vst1_u8(c + 8 * i, vreinterpret_u8_s16(vmovn_s32(w.r[i]))))
@@ -6821,12 +6803,7 @@ GCOMP__INLINE void gv_store(float *p, gv x)
 {
     GCOMP__ALL(memcpy(p + gv_lanes * i, &x.r[i], sizeof x.r[i]))
 }
-GCOMP__INLINE gv gv_splat(float x)
-{
-    gv y;
-    GCOMP__ALL(y.r[i] = gr_splat(x))
-    return y;
-}
+GCOMP__OPERATION(gv, gv_splat, (float x), gr_splat(x))
 #if GCOMP__PASS_IS != 3 /* AVX-512 has no kernel that works on halves */
 /* The 8 floats at p in lanes 0 .. 7 and in lanes 8 .. 15: register i begins at float gv_lanes * i,
    modulo 8. */
@@ -6836,12 +6813,7 @@ GCOMP__INLINE gv gv_twice(const float *p)
     GCOMP__ALL(memcpy(&x.r[i], p + gv_lanes * i % 8, sizeof x.r[i]))
     return x;
 }
-GCOMP__INLINE gv gv_splat_pair(float x, float y)
-{
-    gv z;
-    GCOMP__ALL(z.r[i] = gr_splat(gv_lanes * i < 8 ? x : y))
-    return z;
-}
+GCOMP__OPERATION(gv, gv_splat_pair, (float x, float y), gr_splat(gv_lanes * i < 8 ? x : y))
 #endif
 /* The first pins hide zeros from clang: 0 + -0 is 0, but under -ffast-math 0 + x may become x. The
    last pin keeps the sum from being reordered. Without -ffast-math the pins are nothing. */
@@ -6885,43 +6857,18 @@ GCOMP__INLINE gv gv_fma(gv x, gv y, gv z)
 }
 GCOMP__INLINE gv gv_mul_add(gv x, gv y, gv z) { return gv_add(gv_mul(x, y), z); }
 #else
-GCOMP__INLINE gv gv_fma(gv x, gv y, gv z)
-{
-    GCOMP__ALL(x.r[i] = gr_fma(x.r[i], y.r[i], z.r[i]))
-    return x;
-}
+GCOMP__OPERATION(gv, gv_fma, (gv x, gv y, gv z), gr_fma(x.r[i], y.r[i], z.r[i]))
 GCOMP__INLINE gv gv_mul_add(gv x, gv y, gv z) { return gv_fma(x, y, z); }
 #endif
-GCOMP__INLINE gv gv_min(gv x, gv y)
-{
-    GCOMP__ALL(x.r[i] = gr_min(x.r[i], y.r[i]))
-    return x;
-}
-GCOMP__INLINE gv gv_max(gv x, gv y)
-{
-    GCOMP__ALL(x.r[i] = gr_max(x.r[i], y.r[i]))
-    return x;
-}
+GCOMP__OPERATION(gv, gv_min, (gv x, gv y), gr_min(x.r[i], y.r[i]))
+GCOMP__OPERATION(gv, gv_max, (gv x, gv y), gr_max(x.r[i], y.r[i]))
 /* The result for a NaN differs from set to set. That does no harm: a tensor with a NaN is refused,
    and its codes are not sent. */
-GCOMP__INLINE gv gv_clamp(gv x, float limit)
-{
-    GCOMP__ALL(x.r[i] = gr_max(gr_min(x.r[i], gr_splat(limit)), gr_splat(-limit)))
-    return x;
-}
+GCOMP__OPERATION(gv, gv_clamp, (gv x, float limit),
+                 gr_max(gr_min(x.r[i], gr_splat(limit)), gr_splat(-limit)))
 
-GCOMP__INLINE gw gw_bits(gv x)
-{
-    gw w;
-    GCOMP__ALL(w.r[i] = GCOMP__WORDS_OF(x.r[i]))
-    return w;
-}
-GCOMP__INLINE gv gv_of_bits(gw w)
-{
-    gv x;
-    GCOMP__ALL(x.r[i] = GCOMP__FLOATS_OF(w.r[i]))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_bits, (gv x), GCOMP__WORDS_OF(x.r[i]))
+GCOMP__OPERATION(gv, gv_of_bits, (gw w), GCOMP__FLOATS_OF(w.r[i]))
 GCOMP__INLINE gw gw_load_any(const void *p)
 {
     gw w;
@@ -6944,104 +6891,27 @@ GCOMP__INLINE gw gw_load_bytes(const uint8_t *c)
     return gw_load_any(c);
 #endif
 }
-GCOMP__INLINE gw gw_splat(int32_t x)
-{
-    gw w;
-    GCOMP__ALL(w.r[i] = gr_splat_word(x))
-    return w;
-}
+GCOMP__OPERATION(gw, gw_splat, (int32_t x), gr_splat_word(x))
 /* Sums and products wrap around. C defines that for words without a sign only. */
-GCOMP__INLINE gw gw_add(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] + (gw_uint)y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_sub(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] - (gw_uint)y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_mul(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] * (gw_uint)y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_and(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = x.r[i] & y.r[i])
-    return x;
-}
-GCOMP__INLINE gw gw_or(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = x.r[i] | y.r[i])
-    return x;
-}
-GCOMP__INLINE gw gw_xor(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = x.r[i] ^ y.r[i])
-    return x;
-}
-GCOMP__INLINE gw gw_shl(gw x, int k)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] << k))
-    return x;
-}
-GCOMP__INLINE gw gw_shr(gw x, int k)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_uint)x.r[i] >> k))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_add, (gw x, gw y), (gw_reg)((gw_uint)x.r[i] + (gw_uint)y.r[i]))
+GCOMP__OPERATION(gw, gw_sub, (gw x, gw y), (gw_reg)((gw_uint)x.r[i] - (gw_uint)y.r[i]))
+GCOMP__OPERATION(gw, gw_mul, (gw x, gw y), (gw_reg)((gw_uint)x.r[i] * (gw_uint)y.r[i]))
+GCOMP__OPERATION(gw, gw_and, (gw x, gw y), x.r[i] & y.r[i])
+GCOMP__OPERATION(gw, gw_or, (gw x, gw y), x.r[i] | y.r[i])
+GCOMP__OPERATION(gw, gw_xor, (gw x, gw y), x.r[i] ^ y.r[i])
+GCOMP__OPERATION(gw, gw_shl, (gw x, int k), (gw_reg)((gw_uint)x.r[i] << k))
+GCOMP__OPERATION(gw, gw_shr, (gw x, int k), (gw_reg)((gw_uint)x.r[i] >> k))
 /* C leaves open what comes in from above where a word is negative; all compilers take copies of the
    sign. */
-GCOMP__INLINE gw gw_sar(gw x, int k)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)((gw_int)x.r[i] >> k))
-    return x;
-}
-GCOMP__INLINE gw gw_gt(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = (gw_reg)GCOMP__WHERE((gw_int)x.r[i] > (gw_int)y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_min(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = gr_min_word(x.r[i], y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_max(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = gr_max_word(x.r[i], y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_max_unsigned(gw x, gw y)
-{
-    GCOMP__ALL(x.r[i] = gr_max_unsigned(x.r[i], y.r[i]))
-    return x;
-}
-GCOMP__INLINE gw gw_nearest(gv x)
-{
-    gw w;
-    GCOMP__ALL(w.r[i] = gr_nearest(x.r[i]))
-    return w;
-}
-GCOMP__INLINE gw gw_trunc(gv x)
-{
-    gw w;
-    GCOMP__ALL(w.r[i] = gr_trunc(x.r[i]))
-    return w;
-}
-GCOMP__INLINE gw gw_floor(gv x)
-{
-    gw w;
-    GCOMP__ALL(w.r[i] = gr_floor(x.r[i]))
-    return w;
-}
-GCOMP__INLINE gv gv_number(gw w)
-{
-    gv x;
-    GCOMP__ALL(x.r[i] = gr_number(w.r[i]))
-    return x;
-}
+GCOMP__OPERATION(gw, gw_sar, (gw x, int k), (gw_reg)((gw_int)x.r[i] >> k))
+GCOMP__OPERATION(gw, gw_gt, (gw x, gw y), (gw_reg)GCOMP__WHERE((gw_int)x.r[i] > (gw_int)y.r[i]))
+GCOMP__OPERATION(gw, gw_min, (gw x, gw y), gr_min_word(x.r[i], y.r[i]))
+GCOMP__OPERATION(gw, gw_max, (gw x, gw y), gr_max_word(x.r[i], y.r[i]))
+GCOMP__OPERATION(gw, gw_max_unsigned, (gw x, gw y), gr_max_unsigned(x.r[i], y.r[i]))
+GCOMP__OPERATION(gw, gw_nearest, (gv x), gr_nearest(x.r[i]))
+GCOMP__OPERATION(gw, gw_trunc, (gv x), gr_trunc(x.r[i]))
+GCOMP__OPERATION(gw, gw_floor, (gv x), gr_floor(x.r[i]))
+GCOMP__OPERATION(gv, gv_number, (gw w), gr_number(w.r[i]))
 
 #if GCOMP__PASS_IS == 1
 /* Signs are gathered lane by lane; the way back compares each lane with its own bit of the mask. */
