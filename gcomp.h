@@ -4916,10 +4916,10 @@ static uint32_t gcomp__crc_after(uint32_t crc)
 /* The tree of every sum over 16 lanes, in double and in float. The portable set folds so, and the
    other sets reach the same bits by their own instructions, which add halves of registers:
 
-     16 lanes    t[i] + t[i + 8]
-      8 lanes    t[i] + t[i + 4]
-      4 lanes    t[0] + t[2], t[1] + t[3]
-      2 lanes    t[0] + t[1], which is returned */
+     16 lanes    t[i] += t[i + 8]
+      8 lanes    t[i] += t[i + 4]
+      4 lanes    t[0] += t[2], t[1] += t[3]
+      2 lanes    t[0] += t[1], the sum */
 GCOMP__NOINLINE double gcomp__fold16(double *t)
 {
     GCOMP__UNROLL
@@ -5396,8 +5396,8 @@ GCOMP__FOR_SIZE_END
 #endif
 
 /* The zones GCOMP__ONCE need no include: the compiler reads on below. A kernel that they call by
-   name is the portable one. What a method has of its own there runs once a tensor, but for what is
-   marked as HOT: gcc compiles it for size, which takes 17 KB less. */
+   name is the portable one. What a method has of its own there runs once a tensor or a chunk, but
+   for what is marked HOT: gcc compiles it for size, which takes 17 KB less. */
 #if GCOMP__ONLY == 0
 #define GCOMP__PASS scalar
 #undef GCOMP__IN_EACH
