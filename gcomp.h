@@ -4936,9 +4936,7 @@ GCOMP__NOINLINE double gcomp__fold16(double *t)
 /* The same in float. */
 static float gcomp__fold16_float(float *t)
 {
-    GCOMP__UNROLL
     for (int half = 8; half; half /= 2) {
-        GCOMP__UNROLL
         for (int i = 0; i < half; i++) {
             t[i] += t[i + half];
             GCOMP__PIN_SUM(t[i]);
@@ -7738,6 +7736,27 @@ static uint32_t gcomp__crc(uint32_t crc, const uint8_t *bytes, size_t count)
     return ~crc;
 }
 
+/* Kernel absorb: residual <- p, saturated; y <- 0. A sparse commit begins so: all of p is kept, and
+   what was sent then moves from the residual to the mean. Both are optional; y may be grad. */
+#define gcomp__absorb GCOMP__F(absorb)
+static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
+{
+    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
+    float *const residual = sink->in.residual.floats, *const y = sink->y.floats;
+    float tile[GCOMP__TILE];
+    for (size_t i = begin, count; i < end; i += count) {
+        count = gcomp__min(GCOMP__TILE, end - i);
+        if (residual) {
+            const gcomp__addends from = gcomp__addends_of(&sink->in, end, i, count, tile);
+            float *const to = count % 16 ? tile : residual + i;
+            for (size_t j = 0; j < count; j += 16)
+                gv_store(to + j, gv_saturate(gcomp__p_at(from, j)));
+            if (to == tile) memcpy(residual + i, tile, 4 * count);
+        }
+        if (y) memset(y + i, 0, 4 * count);
+    }
+}
+
 /* p, the next u and zeros of `left` <= 16 elements from i on, by the formulas at gcomp__momentum.
    All is loaded before it is stored, so outputs may be the inputs. */
 #define gcomp__advance_group GCOMP__F(advance_group)
@@ -8984,23 +9003,6 @@ GCOMP__NOINLINE void gcomp__update_residual(const gcomp__source *in, size_t i, s
 #endif
     }
 }
-
-#if !GCOMP__IN_WIDE
-/* Kernel absorb: residual <- p, saturated; y <- 0. A sparse commit begins so: all of p is kept, and
-   then what was sent is moved from the residual to the mean. Either output may be missing; y may be
-   the gradient, which is dropped where nothing is kept. */
-#define gcomp__absorb GCOMP__F(absorb)
-static void gcomp__absorb(const gcomp__sink *sink, size_t chunk)
-{
-    const size_t begin = chunk * GCOMP_CHUNK, end = gcomp__min(sink->n, begin + GCOMP_CHUNK);
-    for (size_t i = begin, count; i < end; i += count) {
-        count = gcomp__min(GCOMP__TILE, end - i);
-        if (gcomp__residual_memory(sink->in.residual))
-            gcomp__update_residual(&sink->in, i, count, NULL);
-        if (sink->y.floats) memset(sink->y.floats + i, 0, 4 * count);
-    }
-}
-#endif
 
 /* y <- (fresh ? 0 : y) + weight * x, saturated. x is a tile of decoded values, or a piece of
    eden's. Goes by 32 elements, as decoding does: shorter loops wait for their own overhead. */
@@ -11281,6 +11283,8 @@ static void gcomp__absorb_chunk(void *arg, size_t task)
     if (GCOMP__HAS_MOMENTUM && momentum)
         (gcomp__common(job->set)->advance)(momentum, begin,
                                            gcomp__min(momentum->n, begin + GCOMP_CHUNK));
+    else if (GCOMP__HAS_STORED && job->sink->in.residual.packed) /* y and own are NULL */
+        (gcomp__common(job->set)->sink)((void *)(uintptr_t)job->sink, chunk);
     else (gcomp__common(job->set)->absorb)(job->sink, chunk);
 }
 
@@ -12090,8 +12094,8 @@ GCOMP__HOT static uint32_t gcomp__twobit_count(const gcomp__call *call, const gc
 
 /* The threshold for a tensor; 1 if all is zero, or if something is not finite: then the encoder
    refuses it. */
-GCOMP__HOT static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in,
-                                           size_t n, double rate)
+static float gcomp__twobit_find(const gcomp__call *call, const gcomp__source *in, size_t n,
+                                double rate)
 {
     const unsigned shift = rate > 0 ? 14 : 19; /* an octave, 2^23 keys, is 512 bins or 16 */
     const size_t lines = gcomp__twobit_lines(n, rate);
@@ -15770,7 +15774,7 @@ static size_t gcomp__topk_most(const gcomp_codec *codec, size_t n)
 static gcomp_result gcomp__topk_exactly(const gcomp__call *call, gcomp__selection *s, size_t k,
                                         uint32_t *guess)
 {
-    uint32_t apart = 1u << 21;   /* of a fourth of an octave */
+    uint32_t apart = 1u << 21;    /* of a fourth of an octave */
     uint32_t least = 0x7f7fffffu; /* key of those that are chosen */
     size_t found = 0;
     if (guess && *guess) {
