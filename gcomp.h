@@ -4922,15 +4922,19 @@ static uint32_t gcomp__crc_after(uint32_t crc)
       2 lanes    t[0] += t[1], the sum */
 GCOMP__NOINLINE double gcomp__fold16(double *t)
 {
-    GCOMP__UNROLL
-    for (int half = 8; half; half /= 2) {
-        GCOMP__UNROLL
-        for (int i = 0; i < half; i++) {
-            t[i] += t[i + half];
-            GCOMP__PIN_SUM(t[i]);
-        }
+    for (int i = 0; i < 8; i++) {
+        t[i] += t[i + 8];
+        GCOMP__PIN_SUM(t[i]);
     }
-    return t[0];
+    for (int i = 0; i < 4; i++) {
+        t[i] += t[i + 4];
+        GCOMP__PIN_SUM(t[i]);
+    }
+    t[0] += t[2];
+    t[1] += t[3];
+    GCOMP__PIN_SUM(t[0]);
+    GCOMP__PIN_SUM(t[1]);
+    return t[0] + t[1];
 }
 
 /* The same in float. */
